@@ -17,6 +17,8 @@ from otel_gpu.attribution.options import AttributionOptions
 from otel_gpu.clock import ManualClock
 from otel_gpu.export.table import render
 from otel_gpu.sources.sim import SimulatedHost, demo_world
+from otel_gpu.version import __version__
+from otel_gpu.view.builder import Subject, ViewBuilder
 
 PAGE: Final = Path(__file__).parents[1] / "README.md"
 _START_NS: Final = 1_767_261_600_000_000_000  # 2026-01-01 10:00:00 UTC
@@ -43,7 +45,8 @@ def table() -> str:
     clock.advance(_INTERVAL_S)
     report = engine.sample()
     engine.close()
-    lines = render(report, width=_WIDTH, simulated=True, host_name=_HOST).splitlines()
+    view = ViewBuilder(Subject(__version__, _HOST, _INTERVAL_S, "requested with --source sim")).build(report)
+    lines = render(report, view, width=_WIDTH).splitlines()
     first = next(number for number, line in enumerate(lines) if line.startswith("WORKLOAD "))
     heading, *rows = takewhile(bool, lines[first:])
     shown = [lines[0], "", heading, *rows[:_ROWS], f"… {len(rows) - _ROWS} more"]

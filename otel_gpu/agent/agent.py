@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Final
 
 from otel_gpu.agent.engine import Engine
-from otel_gpu.agent.host import Host
+from otel_gpu.agent.host import Host, view_subject
 from otel_gpu.agent.sampling import FRESH_S, Sampling
 from otel_gpu.agent.services import Service, Services
 from otel_gpu.clock import Clock
@@ -28,8 +28,6 @@ from otel_gpu.metrics.rows import ReportRows, report_rows
 from otel_gpu.model import Report
 from otel_gpu.sources.pause import PausableGpus
 from otel_gpu.state.persistent import PersistentAttributor
-from otel_gpu.version import __version__
-from otel_gpu.view.builder import Subject
 from otel_gpu.web.endpoints import (
     EVENTS_PATH,
     METRICS_PATH,
@@ -90,8 +88,8 @@ class Agent:
             interval_s=config.sampling.interval_s,
             deadline_s=config.sampling.deadline_s,
         )
-        self.events = EventStream(_subject(config, host, host_name), self._sampler.fresh)
-        routes = self._routes(config, host, health)
+        self.events = EventStream(view_subject(config, host, host_name), self._sampler.fresh)
+        routes = self._routes(config, health)
         if config.export.serves_prometheus:
             renderer = PrometheusRenderer(resources, created=config.export.openmetrics_created)
             routes[METRICS_PATH] = metrics_route(metrics.collect, renderer)
@@ -146,9 +144,9 @@ class Agent:
         """Make the agent check whether to stop. Safe in a signal handler."""
         self._sampler.wake()
 
-    def _routes(self, config: Config, host: Host, health: Health) -> dict[str, Route]:
+    def _routes(self, config: Config, health: Health) -> dict[str, Route]:
         page = Page(
-            simulated=host.simulated_because is not None,
+            self.events.view,
             refresh_s=max(1, round(config.sampling.interval_s)),
             metrics=config.export.serves_prometheus,
         )
@@ -165,17 +163,6 @@ class Agent:
         """The rows of a Report at most this old, if possible, for the servers of other exporters' names."""
         report = self._sampler.fresh(max(FRESH_S, max_age_s))
         return None if report is None else report_rows(report)
-
-
-def _subject(config: Config, host: Host, host_name: str) -> Subject:
-    prices = config.attribution.options.prices
-    return Subject(
-        version=__version__,
-        host_name=host_name,
-        interval_s=config.sampling.interval_s,
-        simulated_because=host.simulated_because,
-        currency=None if prices is None else prices.currency,
-    )
 
 
 def _control_services(

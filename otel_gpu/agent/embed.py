@@ -21,6 +21,7 @@ from otel_gpu.errors import UsageError
 from otel_gpu.metrics.instruments import create_instruments
 from otel_gpu.metrics.series import Collection
 from otel_gpu.state.persistent import open_attributor
+from otel_gpu.view.text import simulation_warning
 
 log = logging.getLogger(__name__)
 
@@ -95,7 +96,7 @@ def instrument(meter_provider: MeterProvider | None = None, **settings: str) -> 
         clock = SystemClock()
         host = open_host(config, clock)
         if host.simulated_because is not None:
-            log.warning("simulated host, no figure is of a real GPU: %s", host.simulated_because)
+            log.warning("%s", simulation_warning(host.simulated_because))
         # Without the environment, whose state directory is the service's: only a configured directory is used.
         simulated = host.simulated_because is not None
         attributor = open_attributor(

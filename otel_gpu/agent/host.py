@@ -25,6 +25,8 @@ from otel_gpu.sources.proc.cgroup import parse_cgroup, parse_cgroup_in_pod
 from otel_gpu.sources.proc.host import OwnPod, cgroup_namespace_is_initial, find_own_pod
 from otel_gpu.sources.proc.source import OWN_PROC, DeadlineProcessSource, ProcfsSource
 from otel_gpu.sources.proc.table import STEADY
+from otel_gpu.version import __version__
+from otel_gpu.view.builder import Subject
 
 if TYPE_CHECKING:
     from otel_gpu.sources.nvml import NvmlSource
@@ -60,6 +62,18 @@ class Host:
     pausable: PausableGpus | None = None
     outdated: threading.Event = field(default_factory=threading.Event)
     recall: Callable[[Sequence[GpuIdentity]], None] = lambda _: None
+
+
+def view_subject(config: Config, host: Host, host_name: str) -> Subject:
+    """What views of this host show."""
+    prices = config.attribution.options.prices
+    return Subject(
+        version=__version__,
+        host_name=host_name,
+        interval_s=config.sampling.interval_s,
+        simulated_because=host.simulated_because,
+        currency=None if prices is None else prices.currency,
+    )
 
 
 def open_nvml(

@@ -6,15 +6,14 @@ import threading
 from collections.abc import Callable
 from typing import Final
 
-from otel_gpu.agent.host import Host, open_host
+from otel_gpu.agent.host import Host, open_host, view_subject
 from otel_gpu.agent.sampling import Sampling
 from otel_gpu.clock import Clock
 from otel_gpu.config import Config
 from otel_gpu.errors import OtelGpuError, Unavailable
 from otel_gpu.model import Report, SourceState
 from otel_gpu.top.latest import LatestView
-from otel_gpu.version import __version__
-from otel_gpu.view.builder import Subject, ViewBuilder
+from otel_gpu.view.builder import ViewBuilder
 
 _WAIT_S: Final = 0.5
 _UPGRADED: Final = "the driver was upgraded while top ran; start it again"
@@ -55,15 +54,7 @@ class LocalViews:
 
     def _sample(self, host: Host) -> None:
         sampling = Sampling(self._config, host, self._clock)
-        prices = self._config.attribution.options.prices
-        subject = Subject(
-            version=__version__,
-            host_name=self._host_name,
-            interval_s=self._config.sampling.interval_s,
-            simulated_because=host.simulated_because,
-            currency=None if prices is None else prices.currency,
-        )
-        cycles, builder = 0, ViewBuilder(subject)
+        cycles, builder = 0, ViewBuilder(view_subject(self._config, host, self._host_name))
         try:
             sampling.start()
             while not self._stop.is_set():

@@ -10,7 +10,6 @@ no longer available or the process ends. So no counter ever has to be corrected.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
 from typing import Any, Final, NamedTuple, Self
 
 from otel_gpu.attribution.plain import amount, restoring, whole
@@ -208,14 +207,3 @@ class ActivityTracker:
 
 
 _COUNTS: Final = ("zeros", "hidden_zeros", "quiet_zeros", "idle_us", "time_us", "byte_us", "energy_mj", "billed_us")
-
-
-def workload_state(states: Iterable[GpuState]) -> GpuState:
-    """State of a workload from those of its processes that hold memory on the GPU: busy if any is, idle if all are.
-
-    Without a process it is unknown here; the caller decides by its grants whether it is ``allocated``.
-    """
-    found = set(states)
-    if GpuState.BUSY in found:
-        return GpuState.BUSY
-    return GpuState.IDLE if found == {GpuState.IDLE} else GpuState.UNKNOWN

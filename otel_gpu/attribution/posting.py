@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple, TypeVar
 
 from otel_gpu.attribution.accounts import Account, AnyAccount
-from otel_gpu.attribution.activity import ActivityTracker, StateTime, workload_state
+from otel_gpu.attribution.activity import ActivityTracker, StateTime
 from otel_gpu.attribution.cost import billed_us
 from otel_gpu.attribution.cycle import Cycle
 from otel_gpu.attribution.energy import Division, Method
@@ -15,7 +15,15 @@ from otel_gpu.attribution.gpu import GpuResult
 from otel_gpu.attribution.keys import AccountKey, DeviceKey, ProcessOnDevice, WorkloadAccountKey
 from otel_gpu.attribution.ledger import GRACE_NS, Ledger
 from otel_gpu.attribution.residents import Resident, ShortLivedProcess, ShortLivedProcesses
-from otel_gpu.model import START_UNKNOWN, UNIDENTIFIED_WORKLOAD, GpuState, Grant, MethodEnergy, ProcessKey
+from otel_gpu.model import (
+    START_UNKNOWN,
+    UNIDENTIFIED_WORKLOAD,
+    GpuState,
+    Grant,
+    MethodEnergy,
+    ProcessKey,
+    workload_state,
+)
 from otel_gpu.model.report import NO_ENERGY
 
 
@@ -332,9 +340,7 @@ def _set_workload_states(usages: Collection[Usage], result: GpuResult) -> None:
             for at, process in usage.processes
             if process.state is not None and (at not in result.residents or result.held_bytes(at) != 0)
         ]
-        if not states or usage.state is None:
-            continue
         state = workload_state(states)
-        if state is not usage.state:
+        if state is not None and usage.state is not None and state is not usage.state:
             usage.state = state
             usage.idle_s = 0.0 if state is GpuState.BUSY else None

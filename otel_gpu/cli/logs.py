@@ -18,6 +18,7 @@ from typing import Final, TextIO, TypeAlias
 
 from otel_gpu.cli.stdio import write_stderr
 from otel_gpu.config import LogFormat, LogLevel
+from otel_gpu.view.text import simulation_warning
 
 log = logging.getLogger(__name__)
 
@@ -125,7 +126,7 @@ def _quoted(value: Value) -> str:
 def announce_simulation(reason: str | None) -> None:
     """Warn that the host is simulated, and why; ``None`` if it is not."""
     if reason is not None:
-        text = f"SIMULATED HOST, no figure is of a real GPU: {reason}"
+        text = simulation_warning(reason)
         notify(f"*** {text} ***\n", text, {"simulated": reason}, logging.WARNING)
 
 

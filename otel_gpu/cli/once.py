@@ -7,7 +7,7 @@ import time
 from typing import Final
 
 from otel_gpu.agent.engine import Engine
-from otel_gpu.agent.host import ONE_SHOT_NAMES_S, Host, open_host
+from otel_gpu.agent.host import ONE_SHOT_NAMES_S, Host, open_host, view_subject
 from otel_gpu.agent.own_process import SelfUsage
 from otel_gpu.agent.resources import resources_of
 from otel_gpu.cli.logs import announce_simulation, notify, show_progress
@@ -22,6 +22,7 @@ from otel_gpu.metrics.agent_values import SelfAccount, SelfStats
 from otel_gpu.metrics.collect import MetricCollector
 from otel_gpu.metrics.labels import Resources
 from otel_gpu.model import Report, SourceOutcome, SourceState
+from otel_gpu.view.builder import Subject, ViewBuilder
 from otel_gpu.view.terminal import encodable
 
 _DONE: Final = 0
@@ -88,16 +89,16 @@ def _has_gpus(report: Report, host: Host) -> bool:
 def _rendered(report: Report, stats: SelfStats, config: Config, host: Host, form: str) -> str:
     match form:
         case "table":
-            return _table(report, host, resources_of(config, host.pod).shared.get("host.name"))
+            host_name = resources_of(config, host.pod).shared.get("host.name", "")
+            return _table(report, view_subject(config, host, host_name))
         case "json":
             return to_json(report) + "\n"
         case _:
             return exported(report, stats, config, resources_of(config, host.pod), form)
 
 
-def _table(report: Report, host: Host, name: str | None) -> str:
-    is_simulated = host.simulated_because is not None
-    text = render(report, width=table_size()[0], paint=stdout_paint(), simulated=is_simulated, host_name=name)
+def _table(report: Report, subject: Subject) -> str:
+    text = render(report, ViewBuilder(subject).build(report), width=table_size()[0], paint=stdout_paint())
     return encodable(sys.stdout.encoding, text)
 
 

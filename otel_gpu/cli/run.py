@@ -74,9 +74,8 @@ def run(config: Config, *, view: bool, demo: bool = False) -> int:
         write,
         paint=stdout_paint(),
         size=table_size,
-        simulated=is_simulated,
+        view_of=agent.events.view,
         notes=notes,
-        host_name=resources.shared.get("host.name"),
     )
     tune_gc()
     try:

@@ -7,6 +7,7 @@ from typing import Final, TextIO
 
 from otel_gpu.export.table import render
 from otel_gpu.model import Report
+from otel_gpu.view.model import View
 from otel_gpu.view.terminal import Paint, encodable
 
 _CLEAR_SCREEN: Final = "\x1b[2J"
@@ -21,8 +22,8 @@ class LiveTable:
     """Shows reports on ``stream``. A terminal is redrawn for each report; a pipe or log gets one table.
 
     In a pipe or log that is the first report with a window: one of a single sample has no work, power or idle state.
-    ``size`` returns columns and lines, and is called for each report. ``notes`` are part of the table on a terminal.
-    ``write`` writes to the stream.
+    ``size`` returns columns and lines, ``view_of`` the view of a report; both are called for each report. ``notes`` are
+    part of the table on a terminal. ``write`` writes to the stream.
     """
 
     def __init__(
@@ -32,17 +33,15 @@ class LiveTable:
         *,
         paint: Paint,
         size: Callable[[], tuple[int, int]],
-        simulated: bool,
+        view_of: Callable[[Report], View],
         notes: Sequence[str] = (),
-        host_name: str | None = None,
     ) -> None:
         self._stream = stream
         self._write = write
         self._paint = paint
         self._size = size
-        self._simulated = simulated
+        self._view_of = view_of
         self._notes = notes
-        self._host_name = host_name
         self._live = stream.isatty()
         self._shown = False
 
@@ -64,15 +63,7 @@ class LiveTable:
             self._write(self._stream, f"\r{_CLEAR_REST_OF_LINE}")
 
     def _render(self, report: Report, width: int, height: int | None, notes: Sequence[str]) -> str:
-        text = render(
-            report,
-            width=width,
-            height=height,
-            paint=self._paint,
-            simulated=self._simulated,
-            notes=notes,
-            host_name=self._host_name,
-        )
+        text = render(report, self._view_of(report), width=width, height=height, paint=self._paint, notes=notes)
         return encodable(self._stream.encoding, text)
 
 

@@ -1,4 +1,4 @@
-"""The report as tables in plain text. A dash is unknown, which is not zero."""
+"""The view as tables in plain text, and sums of the report. A dash is unknown, which is not zero."""
 
 from __future__ import annotations
 
@@ -6,79 +6,49 @@ import textwrap
 from collections.abc import Sequence
 from typing import Final
 
-from otel_gpu.model import (
-    UNIDENTIFIED_WORKLOAD,
-    GpuHealth,
-    GpuReport,
-    MemorySplit,
-    ProcessReport,
-    Report,
-    SourceState,
-    WorkloadGpu,
-    WorkloadReport,
-)
-from otel_gpu.version import __version__
-from otel_gpu.view.builder import lists_are_complete, no_workloads, source_problem
-from otel_gpu.view.names import name_key, origin, workload_names
+from otel_gpu.model import GpuReport, MemorySplit, Report
+from otel_gpu.view.model import Bar, GpuView, ProcessRow, View, ordered
 from otel_gpu.view.terminal import Column, Paint, Style, cells, printable, shorten, table
-from otel_gpu.view.text import (
-    BAR_MARKS,
-    LEGEND,
-    MARKS,
-    MIB,
-    UNKNOWN,
-    bar,
-    celsius,
-    gpu_power_w,
-    model,
-    percent,
-    power_w,
-    signed,
-    size,
-    state_text,
-    state_with_reason,
-    utc,
-    watts,
-    whole,
-)
+from otel_gpu.view.text import BAR_MARKS, LEGEND, MARKS, MIB, SIMULATED_HOST, UNKNOWN, bar, utc, whole
+from otel_gpu.view.tones import TONE_STYLES, Tone
 
-_SIMULATED: Final = "SIMULATED HOST: no figure here is from a real GPU"
 _LEAST_LINES: Final = 3
 """Least lines of each table on a small screen: heading, first row, number of further rows."""
 
 _WIDE: Final = 100
 """Width in columns from which memory is drawn as a long bar."""
 
+_PROCESS_KEYS: Final = ("pid", "name", "gpu", "memory", "sm", "power", "state")
+"""Columns of processes. Totals are left out: ``once`` takes two samples."""
+
 
 def render(
     report: Report,
+    view: View,
     *,
     width: int = 100,
     height: int | None = None,
     paint: Paint | None = None,
-    simulated: bool = False,
     notes: Sequence[str] = (),
-    host_name: str | None = None,
 ) -> str:
-    """The whole report: GPUs, their sums, workloads, processes, the legend of the marks, and problems.
+    """The view: GPUs, sums of the report, workloads, processes, the legend of the marks, and problems.
 
     ``notes`` are printed under the title. With a ``height`` in lines, the tables are cut to fit, the last one first.
     Sums are included if half of the lines remain for the other tables, the legend only if nothing is cut.
     """
     paint = paint or Paint(enabled=False)
-    head = _title(report, width, paint, simulated=simulated, host_name=host_name)
-    head += [shorten(printable(note), width) for note in notes]
-    gpus, *users = (part(report, width, paint) for part in (_gpus, _workloads, _processes))
-    troubles = [paint(line, Style.YELLOW) for line in _troubles(report, width, simulated=simulated)]
-    sums, legend = _sums(report, width, paint), [paint(line, Style.DIM) for line in _legend(report, width)]
-    lines = _joined(head, gpus, sums, *users, legend, troubles)
+    head = [*_title(view, width, paint), *(shorten(printable(note), width) for note in notes)]
+    gpus, *users = (part(view, width, paint) for part in (_gpus, _workloads, _processes))
+    problems = _problems(view, width, paint)
+    sums, legend = _sums(report, width, paint), [paint(line, Style.DIM) for line in _legend(report, view, width)]
+    lines = _joined(head, gpus, sums, *users, legend, problems)
     if height is not None and len(lines) > height:
-        around = [*head, "", *troubles] if troubles else head
+        around = [*head, "", *problems] if problems else head
         if 2 * len(_joined(around, gpus, sums)) > height:
             sums = []
         room = height - len(_joined(around, sums))
         gpus, *users = _cut([gpus, *users], room, paint)
-        lines = _joined(head, gpus, sums, *users, troubles)[:height]
+        lines = _joined(head, gpus, sums, *users, problems)[:height]
     return "\n".join(lines) + "\n"
 
 
@@ -87,49 +57,37 @@ def _joined(*parts: Sequence[str]) -> list[str]:
     return [line for part in parts if part for line in ("", *part)][1:]
 
 
-def _title(report: Report, width: int, paint: Paint, *, simulated: bool, host_name: str | None) -> list[str]:
-    words = [f"otel-gpu {__version__}", utc(report.wall_ns / 1e9, "%Y-%m-%dT%H:%M:%SZ")]
-    if host_name:
-        words.insert(1, printable(host_name))
-    if report.driver is not None and report.driver.driver_version is not None:
-        words.append(f"driver {printable(report.driver.driver_version)}")
-    if report.pod is not None:
-        words.append(f"pod {printable(str(report.pod))}")
-    text = shorten("  ".join(words), width)
+def _title(view: View, width: int, paint: Paint) -> list[str]:
+    words = (f"otel-gpu {view.version}", view.host, utc(view.at_s, "%Y-%m-%dT%H:%M:%SZ"), *view.about)
+    text = shorten("  ".join(filter(None, words)), width)
     title = text.replace("otel-gpu", paint("otel-gpu", Style.BOLD), 1)
-    if not simulated:
+    if view.simulated is None:
         return [title]
-    warning = paint(shorten(_SIMULATED, width), Style.BOLD, Style.YELLOW)
-    fits = cells(text) + 2 + len(_SIMULATED) <= width
+    warning = paint(shorten(SIMULATED_HOST, width), Style.BOLD, Style.YELLOW)
+    fits = cells(text) + 2 + len(SIMULATED_HOST) <= width
     return [f"{title}  {warning}"] if fits else [title, warning]
 
 
-def _troubles(report: Report, width: int, *, simulated: bool) -> list[str]:
-    """GPUs and sources with problems. Wrapped and not cut, because the reason says how to fix it."""
-    texts = [
-        f"GPU {gpu.identity.index}: {printable(state_with_reason(gpu.reading.health.value, gpu.reading.reason))}"
-        for gpu in report.gpus
-        if gpu.reading.health is not GpuHealth.OK
+def _problems(view: View, width: int, paint: Paint) -> list[str]:
+    """Wrapped and not cut, because the reason says how to fix it."""
+    texts = [(problem.text, problem.tone) for problem in view.problems]
+    texts += [(view.remedy, Tone.NONE)] if view.remedy else []
+    return [
+        paint(line, *TONE_STYLES[tone])
+        for text, tone in texts
+        for line in textwrap.wrap(text, width, subsequent_indent="  ")
     ]
-    texts += [
-        source_problem(source)
-        for source in report.sources
-        if source.state is not SourceState.OK and not (source.by_gpu and texts)
-    ]
-    if any(workload.ref == UNIDENTIFIED_WORKLOAD and workload.active_gpus for workload in report.workloads):
-        texts.append(f"{UNIDENTIFIED_WORKLOAD.id}: the driver lists processes that are not visible in /proc here")
-    if texts and not simulated:
-        texts.append("otel-gpu doctor explains how to fix this")
-    return [line for text in texts for line in textwrap.wrap(text, width, subsequent_indent="  ")]
 
 
-def _legend(report: Report, width: int) -> list[str]:
-    """The meaning of the marks that can occur in this report."""
-    drawn = report.pod is None and any(gpu.memory is not None for gpu in report.gpus)
-    texts = ["  ".join(f"{BAR_MARKS[kind]} {name}" for kind, name in LEGEND.items())] if drawn else []
-    if any(workload.active_gpus for workload in report.workloads):
+def _legend(report: Report, view: View, width: int) -> list[str]:
+    """The meaning of the marks that can occur in this view."""
+    texts = []
+    if any(bar.segments for gpu in view.gpus for bar in gpu.bars):
+        texts.append("  ".join(f"{BAR_MARKS[kind]} {name}" for kind, name in LEGEND.items()))
+    if view.workloads:
         texts.append("  ".join(f"{mark} {meaning}" for mark, meaning in MARKS.items()))
-    if any(part.confidence is not None for workload in report.workloads for part in workload.reported_gpus):
+    inferred = [column.key for column in view.part_columns].index("inferred")
+    if any(texts[inferred] for row in view.workloads for texts in row.parts):
         texts.append("INFERRED is memory that the driver does not list and evidence explains, with the confidence")
     if report.window_s and any(gpu.energy is not None for gpu in report.gpus):
         texts.append(f"POWER is the mean of the last {report.window_s:.1f} s")
@@ -150,49 +108,77 @@ def _cut(tables: Sequence[list[str]], room: int, paint: Paint) -> list[list[str]
     return fitted
 
 
-# ---------------------------------------------------------------------------- GPUs
+# ---------------------------------------------------------------------------- tables of the view
 
 
-def _gpus(report: Report, width: int, paint: Paint) -> list[str]:
-    if report.pod is not None:
-        return []  # a report for one pod has no figures of whole GPUs
+def _gpus(view: View, width: int, paint: Paint) -> list[str]:
     columns = (
         Column("GPU", right=True),
         Column("NAME", shrinks=True),
         Column("MEMORY", drops=True),
         Column("USED", right=True),
-        Column("LIMIT", right=True),
         Column("UTIL", right=True),
         Column("POWER", right=True),
         Column("TEMP", right=True),
         Column("STATE"),
     )
-    bar_width = 20 if width >= _WIDE else 10
-    rows: list[list[str]] = []
-    for gpu in report.gpus:
-        reading = gpu.reading
-        rows.append(
-            [
-                str(gpu.identity.index),
-                printable(model(gpu.identity.name)),
-                bar(gpu.memory, bar_width),
-                *_memory_cells(gpu.memory),
-                percent(reading.gpu_ratio),
-                watts(gpu_power_w(gpu, report.window_s)),
-                celsius(reading.temperature_c),
-                gpu.reading.health.value,
-            ]
-        )
-        rows += [
-            ["", f"└ {printable(mig.profile or 'MIG')}", bar(mig.memory, bar_width), *_memory_cells(mig.memory)]
-            + [""] * 4
-            for mig in gpu.mig or ()
-        ]
-    return table(columns, rows, width, paint) if rows else ["No GPU could be read"]
+    bar_cells = 20 if width >= _WIDE else 10
+    rows = [row for gpu in view.gpus for row in _gpu_rows(gpu, bar_cells)]
+    return table(columns, rows, width, paint) if rows else [view.no_gpus] if view.no_gpus else []
 
 
-def _memory_cells(split: MemorySplit | None) -> list[str]:
-    return [UNKNOWN] * 2 if split is None else [size(split.used_bytes), size(split.limit_bytes)]
+def _gpu_rows(gpu: GpuView, bar_cells: int) -> list[list[str]]:
+    """The row of a GPU, and one for each of its MIG instances."""
+
+    def memory(of: Bar) -> list[str]:
+        return [bar(of.kinds, bar_cells), of.used]
+
+    figures = [figure.cell.text for figure in (gpu.utilization, gpu.power, gpu.temperature)]
+    own, *instances = gpu.bars
+    return [
+        [str(gpu.number), gpu.name, *memory(own), *figures, gpu.health],
+        *(["", f"└ {each.profile}", *memory(each), "", "", "", ""] for each in instances),
+    ]
+
+
+def _workloads(view: View, width: int, paint: Paint) -> list[str]:
+    """A row for each workload and GPU, also for one that ended in the window: its power is part of the GPU's."""
+    columns = (
+        Column("WORKLOAD", shrinks=True, ends=True),
+        Column("WHERE", shrinks=True, drops=True, ends=True),
+        *(Column(column.name.upper(), right=column.is_number) for column in view.part_columns),
+    )
+    rows = [
+        [workload.name, workload.origin, *texts]
+        for workload in ordered(view, view.workloads, view.sort)
+        for texts in workload.parts
+    ]
+    return table(columns, rows, width, paint) if rows else [view.no_workloads]
+
+
+def _processes(view: View, width: int, paint: Paint) -> list[str]:
+    """The processes of all workloads, the largest first."""
+    at_of = {column.key: at for at, column in enumerate(view.process_columns)}
+    at = [at_of[key] for key in _PROCESS_KEYS]
+
+    def largest_first(use: tuple[str, ProcessRow]) -> tuple[float, float]:
+        memory, pid = (use[1].cells[at_of[key]].value for key in ("memory", "pid"))
+        assert not isinstance(memory, str)
+        assert not isinstance(pid, str)
+        return (1 if memory is None else -memory), pid or 0
+
+    uses = sorted(((row.name, process) for row in view.workloads for process in row.processes), key=largest_first)
+    rows = [[name, *(process.cells[each].text for each in at)] for name, process in uses]
+    columns = (
+        Column("WORKLOAD", shrinks=True, ends=True),
+        *(
+            Column(column.name.upper(), right=column.is_number, shrinks=column.key == "name")
+            for column in (view.process_columns[each] for each in at)
+        ),
+    )
+    order = (1, 2, 0, *range(3, len(columns)))  # PID, process, workload
+    rows = [[row[each] for each in order] for row in rows]
+    return table([columns[each] for each in order], rows, width, paint) if rows else [view.no_processes]
 
 
 # ---------------------------------------------------------------------------- sums
@@ -245,101 +231,3 @@ def _energy_sum(gpu: GpuReport) -> list[str]:
     shown = whole([part or 0 for part in parts], 1000)
     texts = [UNKNOWN if part is None else str(text) for part, text in zip(parts, shown, strict=True)]
     return [str(round(energy.delta_mj / 1000) if None in parts else sum(shown)), *texts]
-
-
-# ---------------------------------------------------------------------------- workloads and processes
-
-
-def _workloads(report: Report, width: int, paint: Paint) -> list[str]:
-    columns = (
-        Column("WORKLOAD", shrinks=True, ends=True),
-        Column("KIND", drops=True),
-        Column("POD OR IMAGE", shrinks=True, drops=True, ends=True),
-        Column("GPU"),
-        Column("MEMORY", right=True),
-        Column("INFERRED", right=True),
-        *_USE_COLUMNS,
-    )
-    index_of = {gpu.identity.uuid: gpu for gpu in report.gpus}
-    name_of = workload_names(report.workloads)
-    ordered = sorted(report.workloads, key=lambda workload: (-_held(workload), workload.display_name))
-    rows = [
-        [
-            printable(name_of[name_key(workload)]),
-            workload.ref.kind.value,
-            printable(origin(workload)),
-            _gpu_label(index_of.get(part.gpu_uuid), part.mig_uuid),
-            size(part.measured_bytes),
-            _inferred(part),
-            *_use(part, report.window_s),
-        ]
-        for workload in ordered
-        for part in workload.reported_gpus  # also those that ended in the window: they are part of the GPU's power
-    ]
-    if rows:
-        return table(columns, rows, width, paint)
-    return [no_workloads(report)]
-
-
-def _processes(report: Report, width: int, paint: Paint) -> list[str]:
-    columns = (
-        Column("PID", right=True),
-        Column("PROCESS", shrinks=True),
-        Column("WORKLOAD", shrinks=True, ends=True),
-        Column("GPU"),
-        Column("MEMORY", right=True),
-        *_USE_COLUMNS,
-    )
-    index_of = {gpu.identity.uuid: gpu for gpu in report.gpus}
-    name_of = workload_names(report.workloads)
-    ordered = sorted(report.processes, key=lambda process: (-(process.memory_bytes or -1), process.key))
-    rows = [
-        [
-            str(process.key.pid),
-            printable(process.name or UNKNOWN),
-            printable(name_of.get((process.workload.key, process.naming), process.workload.unnamed)),
-            _gpu_label(index_of.get(process.gpu_uuid), process.mig_uuid),
-            size(process.memory_bytes),
-            *_use(process, report.window_s),
-        ]
-        for process in ordered
-        if process.is_reported
-    ]
-    if rows:
-        return table(columns, rows, width, paint)
-    if report.pod is not None:
-        return ["No process of this pod uses a GPU"]
-    return ["No process uses a GPU" if lists_are_complete(report) else "Unknown which processes use a GPU"]
-
-
-_USE_COLUMNS: Final = (
-    Column("SM", right=True),
-    Column("POWER", right=True),
-    Column("STATE"),
-)
-
-
-def _use(part: WorkloadGpu | ProcessReport, window_s: float | None) -> list[str]:
-    """SM share, mean power of the window, and state."""
-    power = signed(watts(power_w(part.energy, window_s)), part.energy)
-    return [percent(part.sm_ratio), power, state_text(part.state, part.idle_s, active=part.active)]
-
-
-def _inferred(part: WorkloadGpu) -> str:
-    """Inferred memory and its confidence; empty where none is inferred."""
-    if not part.inferred_bytes:
-        return ""
-    sure = "" if part.confidence is None else f" {percent(part.confidence)}"
-    return f"~ {size(part.inferred_bytes)}{sure}"
-
-
-def _held(workload: WorkloadReport) -> int:
-    return sum((part.measured_bytes or 0) + (part.inferred_bytes or 0) for part in workload.gpus)
-
-
-def _gpu_label(gpu: GpuReport | None, mig_uuid: str | None) -> str:
-    if gpu is None:
-        return UNKNOWN  # the driver does not list this GPU now
-    index = str(gpu.identity.index)
-    profile = next((mig.profile for mig in gpu.mig or () if mig.uuid == mig_uuid), None)
-    return f"{index} {printable(profile)}" if profile is not None else index

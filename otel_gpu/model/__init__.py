@@ -34,6 +34,7 @@ from otel_gpu.model.report import (
     Totals,
     WorkloadGpu,
     WorkloadReport,
+    workload_state,
 )
 from otel_gpu.model.snapshot import (
     NO_NAMES,
@@ -101,4 +102,5 @@ __all__ = [
     "WorkloadNames",
     "WorkloadRef",
     "WorkloadReport",
+    "workload_state",
 ]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final, NamedTuple
@@ -17,6 +18,18 @@ class GpuState(StrEnum):
     IDLE = "idle"
     ALLOCATED = "allocated"
     UNKNOWN = "unknown"
+
+
+_PRECEDENCE: Final = (GpuState.BUSY, GpuState.UNKNOWN, GpuState.IDLE, GpuState.ALLOCATED)
+
+
+def workload_state(states: Iterable[GpuState]) -> GpuState | None:
+    """The state of a workload from those of its processes on a GPU, or of its parts of several GPUs.
+
+    It is busy if any is, and idle only if none may be busy. Without states it is ``None``.
+    """
+    found = set(states)
+    return next((state for state in _PRECEDENCE if state in found), None)
 
 
 class MemorySplit(NamedTuple):

@@ -5,15 +5,10 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Final
 
 from otel_gpu.clock import Clock
 from otel_gpu.errors import OtelGpuError
 from otel_gpu.view.model import View
-
-_MISSED: Final = 3
-_GRACE_S: Final = 10.0
-"""Views count as lost after so many intervals and seconds without one. The page waits as long."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,6 +73,6 @@ class LatestView:
         if view is None or self._latest.outage is not None:
             return
         silent_s = (self._clock.monotonic_ns() - self._arrived_ns) / 1e9
-        if silent_s > _MISSED * view.interval_s + _GRACE_S:
+        if silent_s > view.lost_after_s:
             since_s = self._clock.wall_ns() / 1e9 - silent_s
             self._latest = Latest(view, Outage(since_s, "no cycle since then"))

@@ -9,7 +9,7 @@ from enum import Enum, auto
 from typing import Final
 
 from otel_gpu.top import terminal as keys
-from otel_gpu.view.model import Detail, ProcessRow, View, WorkloadRow, explanations
+from otel_gpu.view.model import Detail, ProcessRow, Sort, View, WorkloadRow, ordered
 
 _LONGEST_FILTER: Final = 200
 _FAR: Final = 1 << 30
@@ -30,7 +30,10 @@ class Filter:
 
 
 def parse_filter(text: str) -> Filter:
-    """The filter of a text: ``gpu 3`` and ``gpu3`` mean GPU 3, the rest are words. The page has the same rules."""
+    """The filter of a text: ``gpu 3`` and ``gpu3`` mean GPU 3, the rest are words.
+
+    The page filters in the browser by the same rules; tests/filter_cases.json is a table of cases for both.
+    """
     gpus, words = set(), []
     for found in re.finditer(r"(?<!\S)gpu\s*([0-9]{1,9})(?!\S)|(\S+)", text.lower()):
         if found[1] is not None:
@@ -65,6 +68,9 @@ ORDERS: Final[Mapping[str, Order]] = {
 """In the order of the columns."""
 
 
+_NO_ORDER: Final = Order("", "", "")
+
+
 def available_orders(view: View) -> list[Order]:
     """The orders by columns that the view has: without prices there is no cost."""
     columns = {column.key for column in view.columns}
@@ -92,8 +98,7 @@ class Navigation:
     """The user's choices. ``page`` and ``gpu_page`` are the numbers of visible lines, which the screen sets."""
 
     def __init__(self) -> None:
-        self.order = ORDERS["m"]
-        self.descending = True
+        self.order, self.descending = _NO_ORDER, False
         self.filter = ""
         self.typing = False
         self.overlay: Overlay | None = None
@@ -116,20 +121,9 @@ class Navigation:
 
     def workloads(self, view: View) -> list[WorkloadRow]:
         """The workloads that match the filter, in order. Unknown values come last in both directions."""
-        if self.order not in available_orders(view):  # an agent that came back without prices
-            self.order, self.descending = ORDERS["m"], True
-        found = list(filter(parse_filter(self.filter).matches, view.workloads))
-        found.sort(key=lambda row: (row.name, row.key))  # the order among equal values, in both directions
-        at = next((at for at, column in enumerate(view.columns) if column.key == self.order.column), 0)
-
-        def value(row: WorkloadRow) -> float | str:
-            found = row.cells[at].value
-            assert found is not None
-            return found
-
-        known = [row for row in found if row.cells[at].value is not None]
-        unknown = [row for row in found if row.cells[at].value is None]
-        return sorted(known, key=value, reverse=self.descending) + unknown
+        self._choose_order(view)
+        found = filter(parse_filter(self.filter).matches, view.workloads)
+        return ordered(view, found, Sort(self.order.column, self.descending))
 
     def lines(self, view: View) -> list[Line]:
         """The lines of the table, with the content of open workloads."""
@@ -138,7 +132,7 @@ class Navigation:
         for workload in self.workloads(view):
             lines.append(Line(workload.key, workload))
             if workload.key in self._open:
-                details = [*_details(workload), *explanations(view, workload)]
+                details = [*_details(workload), *workload.explanation]
                 lines += [Line(f"{workload.key}\n{at}", workload, detail=each) for at, each in enumerate(details)]
                 lines += [Line(f"{workload.key}\n{each.key}", workload, each) for each in workload.processes]
         return lines
@@ -194,6 +188,7 @@ class Navigation:
 
     def _press(self, key: str, newest: View) -> None:
         view = self.shown(newest)
+        self._choose_order(view)
         match key:
             case "/":
                 self.typing = True
@@ -215,6 +210,13 @@ class Navigation:
                 self._sort(ORDERS[key], view)
             case _:
                 self._move(key, view)
+
+    def _choose_order(self, view: View) -> None:
+        """The view's own order at first, and after its agent came back without the column: prices may be gone."""
+        orders = available_orders(view)
+        if self.order not in orders:
+            self.order = next((order for order in orders if order.column == view.sort.column), _NO_ORDER)
+            self.descending = view.sort.descending
 
     def _sort(self, order: Order, view: View) -> None:
         is_number = any(column.is_number for column in view.columns if column.key == order.column)

@@ -158,8 +158,8 @@ class RemoteViews:
         if response.status == http.HTTPStatus.SERVICE_UNAVAILABLE:
             raise Unavailable("it has the maximum number of clients")
         if response.status != http.HTTPStatus.OK or kind != "text/event-stream":
-            said = response.read(_LONGEST_ANSWER).decode("utf-8", "replace").partition("\n")[0] or response.reason
-            returned = f"{_PATH} returns {response.status}, {one_line(said)}"
+            answer = response.read(_LONGEST_ANSWER).decode("utf-8", "replace").partition("\n")[0] or response.reason
+            returned = f"{_PATH} returns {response.status}, {one_line(answer)}"
             raise UsageError(f"not an otel-gpu agent, or an old one: {returned}")
         return response
 
@@ -237,9 +237,9 @@ def _why(error: Exception, *, tls: bool) -> str:
         case http.client.RemoteDisconnected() | ConnectionResetError():
             return "it closed the connection without a response" + ("" if tls else "; does it serve https?")
         case http.client.HTTPException():
-            said = str(error)
-            quoted = repr(one_line(said, _LONGEST_QUOTE))
-            return "it serves https" if said.startswith(_TLS_ALERT) else f"not an HTTP server: it sends {quoted}"
+            answer = str(error)
+            quoted = repr(one_line(answer, _LONGEST_QUOTE))
+            return "it serves https" if answer.startswith(_TLS_ALERT) else f"not an HTTP server: it sends {quoted}"
         case OSError():
             return str(error.strerror or error).lower()
     return str(error)

@@ -12,7 +12,8 @@ from otel_gpu.top.navigation import Navigation, Overlay, available_orders
 from otel_gpu.top.tables import gpu_lines, workload_lines
 from otel_gpu.view.model import View
 from otel_gpu.view.terminal import Style, cells, printable, shorten
-from otel_gpu.view.text import BAR_MARKS, KEY, LEGEND, utc
+from otel_gpu.view.text import BAR_MARKS, KEY, LEGEND, plural, utc
+from otel_gpu.view.tones import TONE_STYLES, Tone
 
 LEAST_COLUMNS: Final = 40
 LEAST_ROWS: Final = 10
@@ -20,6 +21,7 @@ _LOW: Final = 16
 """With fewer lines the totals take one line, which leaves more for workloads."""
 
 _LEAST_HOST: Final = 8
+_NO_PROBLEMS: Final = "no problems"
 _CLOCK: Final = "%H:%M:%S UTC"
 
 _HELP: Final = (
@@ -52,7 +54,7 @@ def draw(navigation: Navigation, latest: Latest, address: str | None, canvas: Ca
     view = navigation.shown(latest.view)
     title = canvas.line(*_title(view, navigation, address, columns))
     if navigation.overlay is Overlay.PROBLEMS:
-        return _page(title, _problems(view, columns), canvas)
+        return _page(title, _problems(view, canvas), canvas)
     old = latest.outage is not None
     head = [title, *_head(view, latest.outage, canvas)]
     gpus = gpu_lines(view, navigation, canvas, max(3, (rows - len(head) - 4) // 2), old=old)
@@ -86,13 +88,12 @@ def _title(view: View, navigation: Navigation, address: str | None, columns: int
     if view.simulated is not None:
         pieces.append(Piece("SIMULATED", striking))
     pieces.append(Piece(at) if navigation.frozen is None else Piece(f"FROZEN at {at}", striking))
-    problems = ", ".join(problem.brief for problem in view.problems)
-    pieces.append(Piece(f"{problems} (t)", (Style.YELLOW,)) if problems else Piece("sources ok"))
+    briefs = ", ".join(problem.brief for problem in view.problems)
+    pieces.append(Piece(f"{briefs} (t)", (Style.YELLOW,)) if briefs else Piece(_NO_PROBLEMS))
+    if briefs and _width(pieces) > columns:
+        pieces[-1] = Piece(f"{plural(len(view.problems), 'problem')} (t)", (Style.YELLOW,))
     _narrow(pieces, columns)
-    further = [f"every {view.interval_s:g} s"]
-    further += [] if view.pod is None else [f"pod {view.pod}"]
-    further += [] if view.driver is None else [f"driver {view.driver}"]
-    for text in further:  # only what fits in full
+    for text in (f"every {view.interval_s:g} s", *view.about):  # only what fits in full
         if sum(cells(piece.text) + 2 for piece in pieces) + cells(text) <= columns:
             pieces.append(Piece(text))
     return [part for piece in pieces for part in (Piece("  "), piece)][1:]
@@ -100,7 +101,7 @@ def _title(view: View, navigation: Navigation, address: str | None, columns: int
 
 def _narrow(pieces: list[Piece], columns: int) -> None:
     """Drop the least important pieces and shorten the host, until the rest fits in full."""
-    for text in ("sources ok", "otel-gpu"):
+    for text in (_NO_PROBLEMS, "otel-gpu"):
         if _width(pieces) > columns:
             pieces[:] = [piece for piece in pieces if piece.text != text]
     host = 0 if pieces[0].text != "otel-gpu" else 1
@@ -170,12 +171,13 @@ def _help(columns: int) -> list[str]:
     return [*lines, "", *(part for text in (legend, _COLOUR_KEY, *KEY) for part in textwrap.wrap(text, columns))]
 
 
-def _problems(view: View, columns: int) -> list[str]:
-    texts = [problem.text for problem in view.problems]
-    texts += [f"GPU {gpu.number}: {gpu.state}" for gpu in view.gpus if gpu.health != "ok"]
-    if view.simulated is not None:
-        texts.append(f"SIMULATED HOST, no figure is from a real GPU: {view.simulated}")
-    elif texts:
-        texts.append("otel-gpu doctor, on that host, explains how to fix this")
-    texts = texts or ["no problems: every source could be read"]
-    return [part for text in texts for part in textwrap.wrap(text, columns, subsequent_indent="  ")]
+def _problems(view: View, canvas: Canvas) -> list[str]:
+    texts = [(problem.text, problem.tone) for problem in view.problems]
+    texts = texts or [("No problems: every source could be read.", Tone.NONE)]
+    texts += [] if view.simulated is None else [(view.simulated, Tone.WARN)]
+    texts += [(view.remedy, Tone.NONE)] if view.remedy else []
+    return [
+        canvas.line(Piece(line, TONE_STYLES[tone]))
+        for text, tone in texts
+        for line in textwrap.wrap(text, canvas.columns, subsequent_indent="  ")
+    ]

@@ -20,10 +20,10 @@ from otel_gpu.view.text import (
     UNATTRIBUTED,
     UNKNOWN,
     bar_cells,
-    model,
     plural,
     whole,
 )
+from otel_gpu.view.tones import TONE_STYLES
 
 _BAR: Final = "MEMORY"
 _KIND_STYLES: Final = {
@@ -45,7 +45,6 @@ _COLOURS: Final = (
 )
 """Colours of workloads, without red, which is unattributed memory."""
 
-_STATE_STYLES: Final = {"busy": Style.GREEN, "idle": Style.YELLOW, "ok": Style.GREEN, "failed": Style.RED}
 _MARKER: Final = "> "
 _STALE: Final = (Style.DIM,)
 
@@ -53,11 +52,6 @@ _STALE: Final = (Style.DIM,)
 def colour_style(colour: int) -> Style:
     """The style of a workload's colour."""
     return _COLOURS[colour % len(_COLOURS)]
-
-
-def _state_style(state: str) -> tuple[Style, ...]:
-    style = _STATE_STYLES.get(state)
-    return () if style is None else (style,)
 
 
 # ---------------------------------------------------------------------------- GPUs
@@ -77,7 +71,7 @@ class _Device:
 
     @property
     def name(self) -> str:
-        return model(self.gpu.name) if self.is_gpu else f"└ {self.bar.profile}"
+        return self.gpu.name if self.is_gpu else f"└ {self.bar.profile}"
 
     def of_gpu(self, text: str) -> str:
         return text if self.is_gpu else ""
@@ -107,10 +101,8 @@ def gpu_lines(view: View, navigation: Navigation, canvas: Canvas, most: int, *, 
     If the GPUs do not fit either, the last line says which are shown, and ``navigation`` scrolls them. A view of one
     pod has no GPUs.
     """
-    if view.pod is not None:
-        return []
     if not view.gpus:
-        return [canvas.line(Piece(view.no_gpus))]
+        return [canvas.line(Piece(view.no_gpus))] if view.no_gpus else []
     devices = [
         _Device(gpu, bar, _sparkline_of(gpu, view.history) if bar is gpu.bars[0] else "")
         for gpu in view.gpus
@@ -143,7 +135,7 @@ def _gpu_pieces(device: _Device, fitted: Sequence[Fitted[_Device]]) -> list[Piec
         if each.column.heading == _BAR:
             pieces += _bar_pieces(device.bar, each.width)
         elif each.column.heading == "STATE":
-            pieces.append(Piece(shorten(text, each.width), _state_style(device.gpu.health)))
+            pieces.append(Piece(shorten(text, each.width), TONE_STYLES[device.gpu.tone]))
         else:
             pieces.append(Piece(each.cell(text)))
     return pieces
@@ -151,15 +143,12 @@ def _gpu_pieces(device: _Device, fitted: Sequence[Fitted[_Device]]) -> list[Piec
 
 def _bar_pieces(bar: Bar, width: int) -> list[Piece]:
     """The bar, each kind of memory divided among its holders, in their colours."""
-    segments = [segment for segment in bar.segments if segment.bytes > 0 and segment.kind in BAR_MARKS]
-    if not segments:
+    kinds = bar.kinds
+    if not any(kinds.values()):
         return [Piece(pad(UNKNOWN, width))]
-    kinds = dict.fromkeys(BAR_MARKS, 0)
-    for segment in segments:
-        kinds[segment.kind] += segment.bytes
     pieces: list[Piece] = []
     for kind, count in bar_cells(kinds, width).items():
-        own = [segment for segment in segments if segment.kind == kind]
+        own = [segment for segment in bar.segments if segment.bytes > 0 and segment.kind == kind]
         counts = whole([segment.bytes * count for segment in own], kinds[kind]) if own else []
         for segment, cells in zip(own, counts, strict=True):
             style = _KIND_STYLES[kind] if segment.colour is None else colour_style(segment.colour)
@@ -299,8 +288,8 @@ def _pieces(line: Line, fitted: Sequence[Fitted[Line]], marker: str) -> list[Pie
 def _cell_style(line: Line, key: str) -> tuple[Style, ...]:
     subject: WorkloadRow | ProcessRow = line.workload if line.process is None else line.process
     if key == "state":
-        return _state_style(subject.state)
-    if key == "name" and line.process is None and subject.state != "ended":
+        return TONE_STYLES[subject.tone]
+    if key == "name" and line.process is None and line.workload.colour is not None:
         return (colour_style(line.workload.colour),)
     return ()
 

@@ -9,13 +9,22 @@ from dataclasses import dataclass
 from typing import Final, NamedTuple
 from zlib import crc32
 
-from otel_gpu.model import GpuHealth, GpuReport, Report, SourceOutcome, SourceState
+from otel_gpu.model import GpuHealth, GpuReport, Report
 from otel_gpu.view.gpus import gpu_view
-from otel_gpu.view.history import Recorder, newest
-from otel_gpu.view.model import Cell, GpuView, Problem, Total, View, WorkloadRow
+from otel_gpu.view.history import SLOT_S, SLOTS, Recorder, newest
+from otel_gpu.view.model import Cell, GpuView, Total, View, WorkloadRow
+from otel_gpu.view.problems import problems, remedy
 from otel_gpu.view.terminal import printable
-from otel_gpu.view.text import gpu_power_w, out_of, percent, plural, size, state_with_reason, watts
-from otel_gpu.view.workloads import PROCESS_COLUMNS, Workloads, columns, sum_known
+from otel_gpu.view.text import gpu_power_w, out_of, percent, plural, simulation_warning, size, watts
+from otel_gpu.view.workloads import DEFAULT_SORT, PART_COLUMNS, PROCESS_COLUMNS, Workloads, columns, sum_known
+
+_TITLE: Final = "GPU use by workload"
+_MISSED_INTERVALS: Final = 3
+_GRACE_S: Final = 10.0
+"""The agent counts as lost after so many intervals and seconds without a cycle."""
+
+_GAP_SLOTS: Final = 2.5
+"""A plot has a gap where so many slots, or intervals if they are longer, have no sample."""
 
 _ANSWERING: Final = frozenset({GpuHealth.OK, GpuHealth.DEGRADED})
 
@@ -70,52 +79,50 @@ class ViewBuilder:
                 own = [holding for holding in holdings if holding.part.gpu_uuid == uuid]
                 gpus.append(gpu_view(gpu, report.window_s, own, colours, history.gpus.get(uuid, ())))
         subject, rows = self._subject, workloads.rows(colours)
-        driver = None if report.driver is None else report.driver.driver_version
+        host, because, found = printable(subject.host_name), subject.simulated_because, problems(report)
         return View(
             at_s=report.wall_ns / 1e9,
             interval_s=subject.interval_s,
+            lost_after_s=_MISSED_INTERVALS * subject.interval_s + _GRACE_S,
             version=subject.version,
-            host=printable(subject.host_name),
-            simulated=None if subject.simulated_because is None else printable(subject.simulated_because),
-            driver=None if driver is None else printable(driver),
-            pod=None if report.pod is None else printable(str(report.pod)),
-            problems=_problems(report),
+            title=f"{host}: {_TITLE}" if host else _TITLE,
+            host=host,
+            about=_about(report),
+            simulated=None if because is None else printable(simulation_warning(because)),
+            problems=found,
+            remedy=remedy(host) if found and because is None else "",
             totals=() if report.pod is not None else _totals(report, rows),
             gpus=tuple(gpus),
-            no_gpus="No GPU could be read.",
+            no_gpus="No GPU could be read." if report.pod is None else "",
             columns=columns(self._currency),
+            part_columns=PART_COLUMNS,
             process_columns=PROCESS_COLUMNS,
+            sort=DEFAULT_SORT,
             workloads=rows,
-            no_workloads=f"{no_workloads(report)}.",
+            no_workloads=_none(report, "workload", "workloads"),
+            no_processes=_none(report, "process", "processes"),
             no_matches="No workload matches this filter.",
+            plot_span_s=SLOTS * SLOT_S,
+            plot_gap_s=_GAP_SLOTS * max(subject.interval_s, SLOT_S),
             history=newest(history) if newest_slot_only else history,
         )
 
 
-def _problems(report: Report) -> tuple[Problem, ...]:
-    return tuple(
-        Problem(
-            printable(f"{source.name} {source.state.value}"),
-            source_problem(source),
-        )
-        for source in report.sources
-        if source.state is not SourceState.OK
-    )
+def _about(report: Report) -> tuple[str, ...]:
+    """The pod that the report is of, and the driver."""
+    pod, driver = report.pod, None if report.driver is None else report.driver.driver_version
+    words = ("" if pod is None else f"pod {pod}", "" if driver is None else f"driver {driver}")
+    return tuple(printable(word) for word in words if word)
 
 
-def source_problem(source: SourceOutcome) -> str:
-    """The state of a source and the reason."""
-    return printable(f"{source.name}: {state_with_reason(source.state.value, source.reason)}")
-
-
-def no_workloads(report: Report) -> str:
-    """What a table without workloads means."""
+def _none(report: Report, one: str, several: str) -> str:
+    """What a table without rows means."""
     if report.pod is not None:
-        return "No workload of this pod uses a GPU"
-    return "No workload uses a GPU" if lists_are_complete(report) else "Unknown which workloads use a GPU"
+        return f"No {one} of this pod uses a GPU."
+    return f"No {one} uses a GPU." if _lists_are_complete(report) else f"Unknown which {several} use a GPU."
 
 
-def lists_are_complete(report: Report) -> bool:
+def _lists_are_complete(report: Report) -> bool:
     """Whether the process lists of every GPU were read, so that no process in them means no process on a GPU."""
     readings = [gpu.reading for gpu in report.gpus]
     lists = [part.processes for reading in readings for part in (reading.mig if reading.mig is not None else [reading])]
@@ -176,23 +183,23 @@ def _listed(*texts: str) -> str:
 
 
 def _held_while_idle(report: Report, rows: tuple[WorkloadRow, ...]) -> Total:
-    """The memory of idle workloads and, beside it, of workloads whose state is undecided."""
+    """The memory of idle workloads, and that of workloads whose state is undecided."""
     at = [column.key for column in columns(None)].index("memory")
     # An allocated workload holds nothing, and does not show that states of others are decided.
     present = [row for row in rows if row.state not in {"ended", "allocated"}]
     idle = [row for row in present if row.state == "idle"]
     undecided = [row for row in present if row.state in {"unknown", "none"}]
-    is_known = len(undecided) < len(present) if present else lists_are_complete(report)
+    is_known = len(undecided) < len(present) if present else _lists_are_complete(report)
     held, open_ = _sum_cells(idle, at), _sum_cells(undecided, at)
     value = (held or 0) if is_known else None
     brief = f"{size(value)} held idle" + (f" by {len(idle)}" if idle else "")
     if undecided and not (open_ is None and not is_known):
         brief += f", {len(undecided) if open_ is None else size(open_)} undecided"
-    beside = _listed(
+    qualifier = _listed(
         f"by {plural(len(idle), 'workload')}" if idle else "", f"{size(open_)} undecided" if undecided else ""
     )
     reason = "memory of workloads that hold it and do no work; for undecided ones that is unknown so far"
-    return Total("Held while idle", Cell(size(value), value, reason), beside, brief)
+    return Total("Held while idle", Cell(size(value), value, reason), qualifier, brief)
 
 
 def _sum_cells(rows: list[WorkloadRow], at: int) -> float | None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
-from otel_gpu.model import GpuReport, MemorySplit
+from otel_gpu.model import GpuHealth, GpuReport, MemorySplit
 from otel_gpu.view import reasons
 from otel_gpu.view.model import Bar, Cell, GpuFigure, GpuView, Holder, Plot, Segment, Slot, Summary
 from otel_gpu.view.terminal import printable
@@ -20,6 +20,7 @@ from otel_gpu.view.text import (
     celsius,
     gpu_power_w,
     memory_kinds,
+    model,
     out_of,
     percent,
     size,
@@ -27,7 +28,16 @@ from otel_gpu.view.text import (
     watts,
     whole,
 )
+from otel_gpu.view.tones import Tone
 from otel_gpu.view.workloads import Holding
+
+HEALTH_TONES: Final = {
+    GpuHealth.OK: Tone.GOOD,
+    GpuHealth.DEGRADED: Tone.WARN,
+    GpuHealth.FAILED: Tone.BAD,
+    GpuHealth.ASLEEP: Tone.WARN,
+    GpuHealth.PAUSED: Tone.WARN,
+}
 
 _PLOTTED: Final = ("Utilisation", "Power", "Memory")
 """In the order of ``Slot``."""
@@ -54,8 +64,9 @@ def gpu_view(
     return GpuView(
         uuid=uuid,
         number=gpu.identity.index,
-        name=printable(gpu.identity.name),
+        name=printable(model(gpu.identity.name)),
         health=reading.health.value,
+        tone=HEALTH_TONES[reading.health],
         state=printable(state_with_reason(reading.health.value, reading.reason)),
         used=memory,
         limit=Cell(size(limit), limit),

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from functools import cache
 from types import NoneType, UnionType
 from typing import Any, Final, NamedTuple, TypeAlias, Union, get_args, get_origin, get_type_hints
 
 from otel_gpu.view.terminal import printable
+from otel_gpu.view.text import BAR_MARKS
+from otel_gpu.view.tones import Tone
 
 Summary: TypeAlias = tuple[float, float, float]
 """The samples of one figure in one slot of the history: mean, lowest, highest."""
@@ -39,6 +42,13 @@ class Column(NamedTuple):
     is_number: bool = False
 
 
+class Sort(NamedTuple):
+    """An order of rows: the key of a column, and the direction."""
+
+    column: str
+    descending: bool
+
+
 class Detail(NamedTuple):
     """A name and a text."""
 
@@ -51,15 +61,18 @@ class ProcessRow(NamedTuple):
 
     key: str
     state: str
+    tone: Tone
     cells: tuple[Cell, ...]
 
 
 class WorkloadRow(NamedTuple):
     """One workload on all its GPUs. ``cells`` are in the order of ``View.columns``.
 
-    ``name`` is unique in the table. ``origin`` is its kind with pod or image. ``state`` is one of ``busy``, ``idle``,
-    ``allocated``, ``unknown``, ``ended`` and ``none``. A filter matches ``words``, the beginning of ``id``, and
-    ``gpus``, the indices of its GPUs. ``by_gpu`` says what it does on each GPU, if it is on several.
+    ``name`` is unique in the table. ``origin`` is its kind with pod or image. ``colour`` is that of its memory in bars,
+    ``None`` after its end. ``state`` is one of ``busy``, ``idle``, ``allocated``, ``unknown``, ``ended`` and ``none``;
+    ``tone`` is how it is drawn. A filter matches ``words``, the beginning of ``id``, and
+    ``gpus``, the indices of its GPUs. ``parts`` has the texts of its part of each GPU or MIG instance, in the order of
+    ``View.part_columns``. ``explanation`` says how its figures were obtained, and what it does on each of several GPUs.
     """
 
     key: str
@@ -67,13 +80,15 @@ class WorkloadRow(NamedTuple):
     name: str
     full_name: str
     origin: str
-    colour: int
+    colour: int | None
     state: str
+    tone: Tone
     gpus: tuple[int, ...]
     words: str
     cells: tuple[Cell, ...]
     identity: tuple[Detail, ...]
-    by_gpu: tuple[Detail, ...]
+    parts: tuple[tuple[str, ...], ...]
+    explanation: tuple[Detail, ...]
     processes: tuple[ProcessRow, ...]
     no_processes: str
 
@@ -96,6 +111,15 @@ class Bar(NamedTuple):
     used: str
     segments: tuple[Segment, ...]
     label: str
+
+    @property
+    def kinds(self) -> dict[str, int]:
+        """Bytes by kind, in the order in which they are drawn."""
+        kinds = dict.fromkeys(BAR_MARKS, 0)
+        for segment in self.segments:
+            if segment.bytes > 0 and segment.kind in kinds:
+                kinds[segment.kind] += segment.bytes
+        return kinds
 
 
 class Holder(NamedTuple):
@@ -128,12 +152,13 @@ class GpuFigure(NamedTuple):
 
 
 class GpuView(NamedTuple):
-    """One GPU. ``bars`` has the GPU's own bar and one per MIG instance."""
+    """One GPU. ``bars`` has the GPU's own bar and one per MIG instance. ``tone`` is how its state is drawn."""
 
     uuid: str
     number: int
     name: str
     health: str
+    tone: Tone
     state: str
     used: Cell
     limit: Cell
@@ -147,53 +172,69 @@ class GpuView(NamedTuple):
 
 
 class Total(NamedTuple):
-    """A sum over the host. ``beside`` qualifies the figure; ``brief`` says all of it in few words."""
+    """A sum over the host. ``qualifier`` says more about the figure; ``brief`` says all of it in few words."""
 
     name: str
     cell: Cell
-    beside: str
+    qualifier: str
     brief: str
 
 
 class Problem(NamedTuple):
-    """A source that is not well."""
+    """Something that cannot be read in full: in few words, and with the reason."""
 
     brief: str
     text: str
+    tone: Tone
 
 
 class View(NamedTuple):
-    """All of one cycle. ``at_s`` is Unix time. ``simulated`` is the reason why the host is simulated.
+    """All of one cycle. ``at_s`` is Unix time. After ``lost_after_s`` without another view the agent counts as lost.
 
-    In a view of one ``pod`` there are no GPUs and no totals. ``no_gpus`` and ``no_workloads`` are shown where there are
-    none, ``no_matches`` where a filter leaves no workload.
+    ``about`` has the pod and the driver in words. ``simulated`` is the warning that the host is simulated, ``remedy``
+    what to do about problems. ``sort`` is the order of workloads until the user chooses another. ``no_gpus``,
+    ``no_workloads`` and ``no_processes`` are shown where there are none, ``no_matches`` where a filter leaves no
+    workload. A view of one pod has no GPUs, no ``no_gpus`` and no totals. A plot covers ``plot_span_s``, and has a gap
+    where slots of the history are more than ``plot_gap_s`` apart.
     """
 
     at_s: float
     interval_s: float
+    lost_after_s: float
     version: str
+    title: str
     host: str
+    about: tuple[str, ...]
     simulated: str | None
-    driver: str | None
-    pod: str | None
     problems: tuple[Problem, ...]
+    remedy: str
     totals: tuple[Total, ...]
     gpus: tuple[GpuView, ...]
     no_gpus: str
     columns: tuple[Column, ...]
+    part_columns: tuple[Column, ...]
     process_columns: tuple[Column, ...]
+    sort: Sort
     workloads: tuple[WorkloadRow, ...]
     no_workloads: str
+    no_processes: str
     no_matches: str
+    plot_span_s: float
+    plot_gap_s: float
     history: History
 
 
-def explanations(view: View, row: WorkloadRow) -> list[Detail]:
-    """How the figures of a workload were obtained: its state, each figure, and what it does on each GPU."""
-    cells = list(zip(view.columns, row.cells, strict=True))
-    states = [Detail(column.name, f"{cell.text} ({cell.reason})") for column, cell in cells if column.key == "state"]
-    figures = [Detail(column.name, cell.reason or "") for column, cell in cells if column.is_number]
-    return [*states, *figures, *row.by_gpu]
+def ordered(view: View, rows: Iterable[WorkloadRow], sort: Sort) -> list[WorkloadRow]:
+    """The rows in this order. Unknown values come last, and equal ones in the order of names, in both directions."""
+    at = next((at for at, column in enumerate(view.columns) if column.key == sort.column), 0)
+
+    def value(row: WorkloadRow) -> Any:
+        return row.cells[at].value
+
+    by_name = sorted(rows, key=lambda row: (row.name, row.key))
+    known = [row for row in by_name if value(row) is not None]
+    unknown = [row for row in by_name if value(row) is None]
+    return sorted(known, key=value, reverse=sort.descending) + unknown
 
 
 # ---------------------------------------------------------------------------- plain data for JSON, and back
@@ -234,6 +275,8 @@ def _check_tables(view: View) -> None:
         _check_row(view.columns, row.cells)
         for process in row.processes:
             _check_row(view.process_columns, process.cells)
+        if any(len(texts) != len(view.part_columns) for texts in row.parts):
+            raise ValueError("a part of a GPU has more or fewer texts than there are columns")
     for gpu in view.gpus:
         if not gpu.bars:
             raise ValueError("a GPU has no bar")
@@ -261,6 +304,8 @@ def _decode(kind: Any, plain: object) -> Any:  # noqa: PLR0911 - one per kind of
         return {_text(key): _decode(of, item) for key, item in _object(plain).items()}
     if kind is str:
         return _text(plain)
+    if kind is Tone:
+        return Tone(_text(plain))
     if kind in {int, float}:
         return _number(plain, whole=kind is int)
     if kind is bool:

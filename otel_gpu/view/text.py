@@ -13,6 +13,8 @@ UNKNOWN: Final = "–"
 MIB: Final = 1 << 20
 _GIB: Final = 1 << 30
 
+SIMULATED_HOST: Final = "SIMULATED HOST: no figure here is from a real GPU"
+
 MEASURED, INFERRED, UNATTRIBUTED, RESERVED, FREE = "measured", "inferred", "unattributed", "reserved", "free"
 LEGEND: Final = {
     MEASURED: "measured",
@@ -139,6 +141,11 @@ def state_text(state: str | None, idle_s: float | None, *, active: bool = True) 
     return f"idle {span(idle_s)}" if state == "idle" and idle_s is not None else state
 
 
+def simulation_warning(reason: str) -> str:
+    """The warning that the host is simulated, and why."""
+    return f"{SIMULATED_HOST} ({reason})"
+
+
 def state_with_reason(state: str, reason: str | None) -> str:
     """A state and its reason. A reason that begins with the state is used alone: ``paused at 10:00 until resumed``."""
     if not reason or reason.startswith(f"{state} "):
@@ -147,7 +154,7 @@ def state_with_reason(state: str, reason: str | None) -> str:
 
 
 def model(name: str) -> str:
-    """A GPU's name without the vendor, which is the same for all."""
+    """A GPU's name without the vendor, which is the same for all GPUs."""
     return name.removeprefix("NVIDIA ")
 
 
@@ -186,11 +193,11 @@ def bar_cells(kinds: Mapping[str, int], width: int) -> dict[str, int]:
     return counts
 
 
-def bar(split: MemorySplit | None, width: int) -> str:
-    """Memory as a bar of ``width`` cells."""
-    if split is None or split.limit_bytes <= 0:
+def bar(kinds: Mapping[str, int], width: int) -> str:
+    """Memory by kind as a bar of ``width`` cells; unknown without memory."""
+    if not any(kinds.values()):
         return UNKNOWN
-    return "".join(BAR_MARKS[kind] * count for kind, count in bar_cells(memory_kinds(split), width).items())
+    return "".join(BAR_MARKS[kind] * count for kind, count in bar_cells(kinds, width).items())
 
 
 def whole(parts: Sequence[int], unit: int) -> list[int]:

@@ -15,9 +15,10 @@ from otel_gpu.model import (
     Totals,
     WorkloadGpu,
     WorkloadReport,
+    workload_state,
 )
 from otel_gpu.view import reasons
-from otel_gpu.view.model import Cell, Column, Detail, ProcessRow, WorkloadRow
+from otel_gpu.view.model import Cell, Column, Detail, ProcessRow, Sort, WorkloadRow
 from otel_gpu.view.names import is_hash, kind_and_origin, name_key, workload_names
 from otel_gpu.view.terminal import printable
 from otel_gpu.view.text import (
@@ -32,9 +33,14 @@ from otel_gpu.view.text import (
     state_text,
     watts,
 )
+from otel_gpu.view.tones import Tone
 
-_PRECEDENCE: Final = (GpuState.BUSY, GpuState.UNKNOWN, GpuState.IDLE, GpuState.ALLOCATED)
-"""A workload on several GPUs is busy if it is on any; it is idle only if nowhere anything else is possible."""
+_TONES: Final = {
+    GpuState.BUSY: Tone.GOOD,
+    GpuState.IDLE: Tone.WARN,
+    GpuState.ALLOCATED: Tone.WARN,
+    GpuState.UNKNOWN: Tone.SOFT,
+}
 
 _MEANINGS: Final = {
     "gpu": "The GPUs it is on, by index; a MIG instance by its profile",
@@ -63,6 +69,18 @@ _USE_COLUMNS: Final = (
     Column("energy", "Energy", _MEANINGS["energy"], is_number=True),
     Column("idle", "Idle", _MEANINGS["idle"], is_number=True),
 )
+
+PART_COLUMNS: Final = (
+    Column("gpu", "GPU", "The GPU, by its index; a MIG instance by its profile"),
+    Column("measured", "Memory", "GPU memory by the driver's process lists", is_number=True),
+    Column("inferred", "Inferred", "GPU memory that they do not have, with the confidence", is_number=True),
+    Column("sm", "SM", "Share of the GPU's SMs that work for it, in the last window", is_number=True),
+    Column("power", "Power", _MEANINGS["power"], is_number=True),
+    Column("state", "State", _MEANINGS["state"]),
+)
+"""The columns of a workload's parts of GPUs."""
+
+DEFAULT_SORT: Final = Sort("memory", descending=True)
 
 PROCESS_COLUMNS: Final = (
     Column("pid", "PID", "Its number on the host", is_number=True),
@@ -131,7 +149,7 @@ class _Figures:
     sm_ratio: float | None
     window: MethodEnergy
     so_far: MethodEnergy
-    state: str | None
+    state: GpuState | None
     idle_now_s: float | None
     idle_s: float | None
     idle_places: int
@@ -142,6 +160,10 @@ class _Figures:
     @property
     def row_state(self) -> str:
         return "ended" if self.ended else self.state or "none"
+
+    @property
+    def tone(self) -> Tone:
+        return Tone.SOFT if self.ended else Tone.NONE if self.state is None else _TONES[self.state]
 
     def cells(self, window_s: float | None) -> list[Cell]:
         """In the order of ``_USE_COLUMNS``."""
@@ -265,27 +287,37 @@ class Workloads:
             self._processes.get(f"{workload.naming} {' '.join(workload.ref.key)}", ()),
             key=lambda each: (-1 if each.memory_bytes is None else -each.memory_bytes, each.key),
         )
+        cells = (
+            Cell(name, name.lower()),
+            *figures.cells(self._report.window_s),
+            *self._cost(workload),
+            figures.state_cell,
+        )
         return WorkloadRow(
             key=key,
             id=printable(workload.ref.id),
             name=name,
             full_name=printable(workload.display_name),
             origin=printable(kind_and_origin(workload)),
-            colour=colours.get(key, 0),
+            colour=None if figures.ended else colours.get(key, 0),
             state=figures.row_state,
+            tone=figures.tone,
             gpus=tuple(sorted({part.gpu_index for part in workload.reported_gpus if part.gpu_index is not None})),
             words=_filter_words(workload, figures.row_state, processes),
-            cells=(
-                Cell(name, name.lower()),
-                *figures.cells(self._report.window_s),
-                *self._cost(workload),
-                figures.state_cell,
-            ),
+            cells=cells,
             identity=_identity(workload),
-            by_gpu=_details_by_gpu(workload),
+            parts=tuple(self._part(part) for part in sorted(workload.reported_gpus, key=place_of)),
+            explanation=(*self._explanation(cells), *_details_by_gpu(workload)),
             processes=tuple(map(self._process_row, processes)),
             no_processes="" if processes else "No process of it is on a GPU.",
         )
+
+    def _explanation(self, cells: Sequence[Cell]) -> list[Detail]:
+        """How the figures were obtained: the state first."""
+        named = list(zip(columns(self._currency), cells, strict=True))
+        column, state = named[-1]
+        of_state = Detail(column.name, f"{state.text} ({state.reason})")
+        return [of_state, *(Detail(column.name, cell.reason or "") for column, cell in named if column.is_number)]
 
     def _figures(self, workload: WorkloadReport) -> _Figures:
         parts = workload.reported_gpus
@@ -300,8 +332,7 @@ class Workloads:
             reasons.memory(measured_bytes, inferred_bytes, sure),
         )
         active = workload.active_gpus
-        states = {part.state for part in active}
-        state = next((each for each in _PRECEDENCE if each in states), None)
+        state = workload_state(part.state for part in active if part.state is not None)
         spans = [part.idle_s for part in active if part.state is GpuState.IDLE]
         known_s = [idle_s for idle_s in spans if idle_s is not None]
         idle_s = [_idle_so_far_s(part, self._gpus.get(part.gpu_uuid)) for part in parts]
@@ -311,7 +342,7 @@ class Workloads:
             sm_ratio=sum_known(part.sm_ratio for part in parts),
             window=_sum_energy([part.energy for part in parts]),
             so_far=_sum_energy([_energy_so_far(part.totals, self._gpus.get(part.gpu_uuid)) for part in parts]),
-            state=None if state is None else state.value,
+            state=state,
             idle_now_s=min(known_s) if state is GpuState.IDLE and known_s and len(known_s) == len(spans) else None,
             idle_s=sum_known(idle_s),
             idle_places=sum(each is not None for each in idle_s),
@@ -320,9 +351,23 @@ class Workloads:
             ended=not active,
         )
 
+    def _part(self, part: WorkloadGpu) -> tuple[str, ...]:
+        """In the order of ``PART_COLUMNS``."""
+        inferred = ""
+        if part.inferred_bytes:
+            sure = "" if part.confidence is None else f" {percent(part.confidence)}"
+            inferred = f"~ {size(part.inferred_bytes)}{sure}"
+        return (
+            place_of(part).text,
+            size(part.measured_bytes),
+            inferred,
+            percent(part.sm_ratio),
+            signed(watts(power_w(part.energy, self._report.window_s)), part.energy),
+            state_text(part.state, part.idle_s, active=part.active),
+        )
+
     def _process_row(self, process: ProcessReport) -> ProcessRow:
         gpu, place = self._gpus.get(process.gpu_uuid), place_of(process)
-        state = None if process.state is None else process.state.value
         idle_s = _idle_so_far_s(process, gpu)
         figures = _Figures(
             memory=Cell(
@@ -332,7 +377,7 @@ class Workloads:
             sm_ratio=process.sm_ratio,
             window=process.energy,
             so_far=_energy_so_far(process.totals, gpu),
-            state=state,
+            state=process.state,
             idle_now_s=process.idle_s if process.state is GpuState.IDLE else None,
             idle_s=idle_s,
             idle_places=0 if idle_s is None else 1,
@@ -344,6 +389,7 @@ class Workloads:
         return ProcessRow(
             key=f"{pid} {process.key.start_ticks} {process.gpu_uuid} {process.mig_uuid}",
             state=figures.row_state,
+            tone=figures.tone,
             cells=(
                 Cell(str(pid), pid),
                 Cell(name or UNKNOWN, name),

@@ -23,7 +23,7 @@ from otel_gpu.metrics.rows import ReportRows
 from otel_gpu.metrics.series import Collection
 from otel_gpu.model import Report
 from otel_gpu.view.builder import Subject, ViewBuilder
-from otel_gpu.view.model import encode
+from otel_gpu.view.model import View, encode
 from otel_gpu.view.text import KEY, LEGEND
 from otel_gpu.web.request import Request
 from otel_gpu.web.response import NO_SAMPLE_YET, Feed, Response, Stream
@@ -68,10 +68,13 @@ _CONTENT_TYPES: Final = {
 
 
 class Page:
-    """The HTML of the page. Text from containers is escaped. ``metrics``: whether ``/metrics`` is served."""
+    """The HTML of the page. Text from containers is escaped.
 
-    def __init__(self, *, simulated: bool, refresh_s: int, metrics: bool = False) -> None:
-        self._simulated = simulated
+    ``view_of`` returns the view of a report. ``metrics``: whether ``/metrics`` is served.
+    """
+
+    def __init__(self, view_of: Callable[[Report], View], *, refresh_s: int, metrics: bool = False) -> None:
+        self._view_of = view_of
         paths = {"/api/attribution": "JSON", "/metrics": "metrics", "/healthz": "health", "/readyz": "readiness"}
         links = [f'<a href="{path}">{name}</a>' for path, name in paths.items() if metrics or path != "/metrics"]
         text = files(__package__).joinpath("static", "index.html").read_text(encoding="utf-8")
@@ -83,7 +86,7 @@ class Page:
         """The page with the table of this report, for browsers without scripts."""
         table = "the first sample is under way"
         if report is not None:
-            table = render(report, width=160, simulated=self._simulated)
+            table = render(report, self._view_of(report), width=160)
         return self._page.substitute(table=escape(table))
 
 
@@ -141,6 +144,10 @@ class EventStream:
             if failure != self._failure:
                 log.error("sending a cycle to the page failed: %s: %s", failure, error)  # noqa: TRY400 - one line
         self._failure = failure
+
+    def view(self, report: Report) -> View:
+        """The view of a cycle, without its history."""
+        return self._builder.build(report, newest_slot_only=True)
 
     def route(self, _: Request) -> Response:
         """The newest cycle with the history of the last hour, followed by each new cycle."""

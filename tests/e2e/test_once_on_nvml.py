@@ -104,7 +104,7 @@ def test_the_table_has_the_same_workloads(stub_dir: Path, tmp_path: Path, proc: 
     assert result.stderr == ""
     assert "\x1b" not in result.stdout
     line = next(line for line in result.stdout.splitlines() if "ollama.service" in line)
-    assert line.split()[:6] == ["ollama.service", "systemd_unit", "–", "0", "3.0", "GiB"]
+    assert line.split()[:6] == ["ollama.service", "systemd", "unit", "0", "3.0", "GiB"]
 
 
 def test_memory_of_an_unknown_pid_is_measured_and_unidentified(stub_dir: Path, tmp_path: Path, proc: ProcTree) -> None:

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from hypothesis import given
 from hypothesis import strategies as st
 
-from otel_gpu.attribution.activity import LONGEST_US, ActivityStep, ActivityTracker, StateTime, workload_state
-from otel_gpu.model import GpuState
+from otel_gpu.attribution.activity import LONGEST_US, ActivityStep, ActivityTracker, StateTime
+from otel_gpu.model import GpuState, workload_state
 
 S = 1_000_000
 
@@ -137,5 +137,6 @@ def test_no_work_is_idle_after_a_minute_and_never_after_one_poll(window_us: int,
 @given(st.lists(st.sampled_from([GpuState.BUSY, GpuState.IDLE, GpuState.UNKNOWN])))
 def test_a_workload_is_idle_only_if_each_of_its_processes_is(states: list[GpuState]) -> None:
     whole = workload_state(states)
+    assert (whole is None) == (not states)
     assert (whole is GpuState.BUSY) == (GpuState.BUSY in states)
     assert (whole is GpuState.IDLE) == (bool(states) and all(each is GpuState.IDLE for each in states))

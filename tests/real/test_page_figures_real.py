@@ -20,7 +20,7 @@ from otel_gpu.model import (
     WorkloadReport,
 )
 from otel_gpu.view.names import name_key, workload_names
-from otel_gpu.view.text import UNKNOWN, celsius, gpu_span, joules, money, percent, signed, size, span, watts
+from otel_gpu.view.text import UNKNOWN, celsius, gpu_span, joules, model, money, percent, signed, size, span, watts
 from tests.real.chromium import Browser
 from tests.real.page_view import CARDS, PROCESSES, TABLE, TOTALS, assert_clean, open_page
 from tests.real.stepped_agent import SteppedAgent
@@ -192,7 +192,7 @@ def test_every_text_and_figure_of_a_gpu_is_that_of_the_document(browser: Browser
         mean_w = gpu["energy"]["delta_mj"] / 1000 / 5  # over a cycle, like the power of workloads
         reported = [gpu["utilization"], mean_w, used, gpu["temperature_c"]]
         written = [percent(reported[0]), watts(mean_w), size(used), celsius(gpu["temperature_c"])]
-        assert card["title"] == f"GPU {gpu['index']} {gpu['name']}"
+        assert card["title"] == f"GPU {gpu['index']} {model(gpu['name'])}"
         assert card["state"] == "ok"
         assert card["amount"] == f"{size(used)} of {size(memory['limit'])} in use"
         assert card["texts"] == written

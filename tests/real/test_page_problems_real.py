@@ -112,6 +112,18 @@ def test_gpus_without_figures_say_so_and_unknown_is_a_dash(browser: Browser, tmp
         ]
         assert [card["texts"] for card in cards[:3]] == [[UNKNOWN] * 4] * 3
         assert [text == UNKNOWN for text in cards[3]["texts"]] == [True, True, False, True]
+        drawn = "[...document.querySelectorAll('.gpu .state')].map(node => getComputedStyle(node).color)"
+        failed, asleep, paused, ok = tab.value(drawn)
+        assert asleep == paused
+        assert len({failed, asleep, ok}) == 3
+        problems = "[...document.querySelectorAll('#problem-list li')]"
+        assert tab.value(f"{problems}.map(node => node.textContent)") == [
+            "GPU 0: failed: GPU is lost: it fell off the bus",
+            "GPU 1: asleep: runtime-suspended",
+            "GPU 2: paused for 10 m",
+        ]
+        assert tab.value(f"{problems}.map(node => getComputedStyle(node).color)") == [failed, asleep, asleep]
+        assert tab.value(LOW_CONTRAST) == []
         totals = totals_of(tab)
         assert totals["GPUs"] == "4 3 without figures"
         assert totals["Memory in use"].endswith(" of 22.5 GiB, of 1 of 4 GPUs")
@@ -175,7 +187,7 @@ def test_a_hundred_workloads_are_shown_and_the_rest_on_request(browser: Browser)
         tab.value(f"{further}.click()")
         assert len(tab.value(NAMES)) == count_of_all
         assert tab.value(f"{further}.hidden") is True
-        assert tab.value("document.getElementById('said').textContent") == f"{count_of_all} workloads are shown"
+        assert tab.value("document.getElementById('announcement').textContent") == f"{count_of_all} workloads are shown"
         assert_clean(tab, agent.url)
 
 
@@ -240,7 +252,7 @@ def test_a_page_says_that_it_lost_the_agent_and_recovers_by_itself(
         tab.value("document.getElementById('rows').lastChild.scrollIntoView()")
     said = tab.until(f"{NOTICE}.startsWith('Lost the agent') && {NOTICE}")
     assert "Retrying" in said
-    assert tab.value("document.getElementById('said').textContent") == said
+    assert tab.value("document.getElementById('announcement').textContent") == said
     assert len(tab.value(CARDS)) == 4  # old figures stay, marked as stale
     assert tab.value("document.body.matches('.stale')")
     assert tab.value("scrollY") > 200
@@ -303,7 +315,7 @@ FOLLOWED: Final = """(async () => {
     constructor() { super(); streams.push(this); }
     close() {}
     tell(id) {
-      this.dispatchEvent(new MessageEvent('view', {data: '{"interval_s": 1}', lastEventId: id}));
+      this.dispatchEvent(new MessageEvent('view', {data: '{"lost_after_s": 13}', lastEventId: id}));
     }
   };
   performance.now = () => now * 1000;

@@ -58,7 +58,9 @@ def test_a_new_cycle_is_shown_without_a_request(browser: Browser, demo: SteppedA
         demo.advance(5)
         tab.until(is_current(demo))
     assert len(tab.requests) == before
-    assert tab.value("document.getElementById('said').textContent") == ""  # a screen reader does not read every cycle
+    assert (
+        tab.value("document.getElementById('announcement').textContent") == ""
+    )  # a screen reader does not read every cycle
 
 
 def test_a_paused_page_keeps_its_cycle_and_continues_with_the_newest(browser: Browser, demo: SteppedAgent) -> None:
@@ -120,8 +122,9 @@ def test_a_plot_draws_means_and_keeps_the_peaks_between_them(browser: Browser, d
     drawn = tab.value("""(async () => {
       const {createPlot, updatePlot, History} = await import('/static/plots.js');
       const [plot, history] = [createPlot(), new History()];
-      history.add({at: [0, 15, 30], gpus: {g: [[[20, 10, 60], null, null], [[40, 30, 90], null, null], null]}});
-      updatePlot(plot, history.of('g', 0), {top: 100, label: 'Power in the last hour'}, 5);
+      history.add({at: [0, 15, 30], gpus: {g: [[[20, 10, 60], null, null], [[40, 30, 90], null, null], null]}}, 3600);
+      updatePlot(plot, history.of('g', 0), {top: 100, label: 'Power in the last hour'},
+        {plot_span_s: 3600, plot_gap_s: 37.5});
       const path = name => plot.querySelector(`.${name}`).getAttribute('d');
       return [plot.getAttribute('aria-label'), path('line'), path('range')];
     })()""")
@@ -139,7 +142,8 @@ def test_without_the_sorted_column_the_order_is_by_memory(browser: Browser, demo
       document.getElementById('rows').replaceChildren();
       const table = new Workloads(() => {});
       const columns = ['memory', 'cost'].map(key => ({key, name: key, meaning: key, is_number: true}));
-      const view = {columns, process_columns: [], workloads: [], no_workloads: ''};
+      const sort = {column: 'memory', descending: true};
+      const view = {columns, sort, process_columns: [], workloads: [], no_workloads: ''};
       table.update(view);
       document.querySelector('#columns [data-key=cost] button').click();
       table.update({...view, columns: columns.slice(0, 1)});
@@ -190,6 +194,19 @@ def test_a_filter_shows_workloads_that_match_every_word(browser: Browser, demo: 
     tab.until(is_current(demo))
     assert tab.value(NAMES) == []  # the next cycle keeps the filter
     assert tab.value("document.activeElement.id") == "filter"
+
+
+def test_a_filter_matches_as_in_top(browser: Browser, demo: SteppedAgent) -> None:
+    table = json.loads((Path(__file__).parents[1] / "filter_cases.json").read_text(encoding="utf-8"))
+    tab = open_page(browser, demo)
+    matched = tab.value(f"""(async () => {{
+      const {{parseFilter, matches}} = await import('/static/filter.js');
+      const {{workload, cases}} = {json.dumps(table)};
+      return cases.map(({{filter}}) => matches(workload, parseFilter(filter)));
+    }})()""")
+    assert dict(zip((case["filter"] for case in table["cases"]), matched, strict=True)) == {
+        case["filter"]: case["matches"] for case in table["cases"]
+    }
 
 
 def test_a_filter_for_a_gpu_shows_the_workloads_on_it(browser: Browser, demo: SteppedAgent) -> None:

@@ -17,10 +17,11 @@ from otel_gpu.config.compat_exporters import EXPORTERS
 from otel_gpu.export.document import to_json
 from otel_gpu.export.otlp import to_otlp_json
 from otel_gpu.export.prometheus import Exposition, PrometheusRenderer
-from otel_gpu.export.table import render as render_table
 from otel_gpu.model import Report, SourceOutcome, SourceState, WorkloadNames
 from otel_gpu.sources.names.untrusted import MAX_CHARS, sanitize
 from otel_gpu.web.endpoints import Page as WebPage
+from tests.tables import render as render_table
+from tests.tables import views
 from tests.unit.compat import series as compat
 from tests.unit.export.exposition import RESOURCES, parsed
 from tests.unit.metrics.builders import answer, collected, device, part, process, split, workload
@@ -98,7 +99,7 @@ def test_a_terminal_shows_the_name_in_one_line_and_acts_on_nothing(name: str) ->
 
 
 def test_the_name_adds_no_elements_to_the_page(name: str) -> None:
-    page = WebPage(simulated=False, refresh_s=5)
+    page = WebPage(views(), refresh_s=5)
     shown, innocent = (Page(page.render(cycle(each))) for each in (name, INNOCENT))
     assert shown.elements == innocent.elements
     assert acts(shown.text) == set()

@@ -39,6 +39,9 @@ export function setCell(node, { text, value, reason }) {
   setAttribute(node, "title", reason);
 }
 
+/** The classes of a mark for memory: its kind, and the colour of the workload that holds it. */
+export const markClass = ({ kind, colour }) => (colour === null ? kind : `${kind} colour-${colour}`);
+
 const keys = new WeakMap();
 
 /** Makes a parent's children those of the items, in their order. An element that remains keeps its focus. */

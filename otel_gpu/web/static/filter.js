@@ -1,4 +1,4 @@
-// What the user filters by: words, and GPUs by their index. `top` has the same rules.
+// What the user filters by: words, and GPUs by their index. `top` has the same rules (tests/filter_cases.json).
 
 const TERMS = /(?<!\S)gpu\s*([0-9]{1,9})(?!\S)|(\S+)/g;
 

@@ -1,15 +1,13 @@
 // Every GPU as a card: its memory by holder, its figures, and their last hour.
 
-import { el, reconcile, setAttribute, setCell, setHidden, setLines, setText } from "./dom.js";
+import { el, markClass, reconcile, setAttribute, setCell, setHidden, setLines, setText } from "./dom.js";
 import { createPlot, updatePlot } from "./plots.js";
 
 const FIGURES = ["utilization", "power", "memory", "temperature"];
 
-const classOf = ({ kind, colour }) => (colour === null ? kind : `${kind} colour-${colour}`);
-
 export function updateGpus(parent, view, history) {
   reconcile(parent, view.gpus, (gpu) => gpu.uuid, createCard, (card, gpu) =>
-    updateCard(card, gpu, history, view.interval_s),
+    updateCard(card, gpu, history, view),
   );
 }
 
@@ -36,13 +34,13 @@ function createCard(gpu) {
   return card;
 }
 
-function updateCard(card, gpu, history, intervalS) {
+function updateCard(card, gpu, history, view) {
   const find = (selector) => card.querySelector(selector);
   setText(find(".index"), `GPU ${gpu.number}`);
   setText(find(".model"), gpu.name);
   setAttribute(find("h3"), "title", gpu.uuid);
   setText(find(".state"), gpu.state);
-  setAttribute(find(".state"), "class", `state ${gpu.health}`);
+  setAttribute(find(".state"), "class", `state tone-${gpu.tone}`);
   setHidden(find(".amount"), gpu.limit.value === null);
   setCell(find(".used"), gpu.used);
   setCell(find(".limit"), gpu.limit);
@@ -54,7 +52,7 @@ function updateCard(card, gpu, history, intervalS) {
     setCell(node.querySelector("data"), cell);
     setText(node.querySelector("dd span"), limit);
     if (plot === null) return;
-    updatePlot(node.querySelector("svg"), history.of(gpu.uuid, plot.figure), plot, intervalS);
+    updatePlot(node.querySelector("svg"), history.of(gpu.uuid, plot.figure), plot, view);
     setText(node.querySelector(".hour"), plot.caption);
   });
   setLines(find("details ul"), gpu.reasons);
@@ -85,7 +83,7 @@ function updateSegments(bar, segments) {
     (segment) => segment.key,
     () => el("span"),
     (node, segment) => {
-      setAttribute(node, "class", `segment ${classOf(segment)}`);
+      setAttribute(node, "class", `segment ${markClass(segment)}`);
       setAttribute(node, "title", segment.reason);
       node.style.flexGrow = String(segment.bytes / total);
     },
@@ -101,7 +99,7 @@ function updateHolders(list, holders) {
     (item, holder) => {
       const [swatch, name, memory, confidence] = item.children;
       setAttribute(item, "title", holder.memory.reason);
-      setAttribute(swatch, "class", `swatch ${classOf(holder)}`);
+      setAttribute(swatch, "class", `swatch ${markClass(holder)}`);
       setText(name, holder.name);
       setCell(memory, holder.memory);
       setText(confidence, holder.confidence);

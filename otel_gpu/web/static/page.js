@@ -1,6 +1,6 @@
 // Draws every cycle that the agent sends. The agent decides all rows, texts and colours (otel_gpu/view).
 
-import { byId, el, reconcile, setAttribute, setCell, setHidden, setLines, setText } from "./dom.js";
+import { byId, el, reconcile, setAttribute, setCell, setHidden, setText } from "./dom.js";
 import { updateGpus } from "./gpus.js";
 import { History } from "./plots.js";
 import { follow } from "./stream.js";
@@ -14,7 +14,7 @@ const timeOfDay = (() => {
 })();
 
 const history = new History();
-const announce = (text) => setText(byId("said"), text); // for screen readers: results of actions, not every cycle
+const announce = (text) => setText(byId("announcement"), text); // for screen readers: results of actions, not every cycle
 const workloads = new Workloads(announce);
 let shown = null;
 let newest = null; // and its id: the same as what is shown, unless the page is paused
@@ -24,18 +24,19 @@ let title = document.title; // without the mark of a lost agent
 let backTimer = null;
 
 function receive(view, id) {
-  history.add(view.history);
+  history.add(view.history, view.plot_span_s);
   newest = [view, id];
   if (!paused) show(view, id);
 }
 
 function show(view, id) {
   showHead(view);
-  setHidden(byId("trouble"), view.problems.length === 0);
-  setLines(byId("troubles"), view.problems.map((problem) => problem.text));
+  setHidden(byId("problems"), view.problems.length === 0);
+  showProblems(view.problems);
+  setText(byId("remedy"), view.remedy);
   setHidden(byId("workloads"), false);
-  setHidden(byId("devices"), view.pod !== null);
-  setHidden(byId("overview"), view.pod !== null);
+  setHidden(byId("devices"), view.gpus.length === 0 && !view.no_gpus);
+  setHidden(byId("overview"), view.totals.length === 0);
   showTotals(view.totals);
   updateGpus(byId("gpus"), view, history);
   setHidden(byId("no-gpus"), view.gpus.length > 0);
@@ -46,14 +47,15 @@ function show(view, id) {
   setAttribute(byId("main"), "data-cycle", id);
 }
 
-function showHead({ host, pod, driver, at_s, simulated, version }) {
-  setText(byId("where"), [host, pod && `pod ${pod}`, driver && `driver ${driver}`].filter(Boolean).join(" · "));
+function showHead(view) {
+  const { host, about, at_s, simulated, version } = view;
+  setText(byId("where"), [host, ...about].filter(Boolean).join(" · "));
   setText(byId("updated"), `as of ${timeOfDay(at_s)}`);
   setHidden(byId("pause"), false);
   setHidden(byId("simulated"), simulated === null);
-  setText(byId("simulated"), `Simulated host: no figure here is from a real GPU (${simulated}).`);
-  setText(byId("version"), `otel-gpu ${version}`);
-  if (host) title = `${host}: GPU use by workload`;
+  setText(byId("simulated"), simulated ?? "");
+  setText(byId("version"), version);
+  title = view.title;
   showTitle();
 }
 
@@ -63,13 +65,23 @@ function showTitle() {
   if (document.title !== text) document.title = text;
 }
 
+function showProblems(problems) {
+  reconcile(
+    byId("problem-list"), problems, ({ text }) => text, () => el("li"),
+    (item, { text, tone }) => {
+      setAttribute(item, "class", `tone-${tone}`);
+      setText(item, text);
+    },
+  );
+}
+
 function showTotals(totals) {
   reconcile(
     byId("totals"), totals, ({ name }) => name,
     ({ name }) => el("div", {}, el("dt", {}, name), el("dd", {}, el("b", {}, el("data")), " ", el("small"))),
-    (node, { cell, beside }) => {
+    (node, { cell, qualifier }) => {
       setCell(node.querySelector("data"), cell);
-      setText(node.querySelector("small"), beside);
+      setText(node.querySelector("small"), qualifier);
     },
   );
 }

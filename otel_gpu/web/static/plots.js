@@ -2,8 +2,6 @@
 
 import { setAttribute, setText, svg } from "./dom.js";
 
-const HOUR_S = 3600;
-const SLOT_S = 15;
 const WIDTH = 240;
 const HEIGHT = 40;
 
@@ -12,8 +10,8 @@ export class History {
   #at = [];
   #gpus = new Map();
 
-  /** Adds slots. A slot that is sent again replaces the earlier one. */
-  add({ at, gpus }) {
+  /** Adds slots, and drops those of more than `spanS` ago. A slot that is sent again replaces the earlier one. */
+  add({ at, gpus }, spanS) {
     at.forEach((time, number) => {
       let place = this.#at.indexOf(time);
       if (place < 0) {
@@ -25,7 +23,7 @@ export class History {
         this.#gpus.get(uuid)[place] = points[number];
       }
     });
-    while (this.#at.length && this.#at[0] < this.#at.at(-1) - HOUR_S) {
+    while (this.#at.length && this.#at[0] < this.#at.at(-1) - spanS) {
       this.#at.shift();
       for (const [uuid, points] of this.#gpus) {
         points.shift();
@@ -58,12 +56,14 @@ export function createPlot() {
   return plot;
 }
 
-/** Draws a figure (`plot` of the view): a line of means and, behind it, the range from lowest to highest sample. */
-export function updatePlot(node, points, { top, label }, intervalS) {
+/**
+ * Draws a figure (`plot` of a GPU) over `spanS`: a line of means, with gaps where points are more than `gapS` apart, and
+ * behind it the range from lowest to highest sample.
+ */
+export function updatePlot(node, points, { top, label }, { plot_span_s: spanS, plot_gap_s: gapS }) {
   const end = points.length ? points.at(-1).time : 0;
-  const x = (time) => (WIDTH * (1 - (end - time) / HOUR_S)).toFixed(1);
+  const x = (time) => (WIDTH * (1 - (end - time) / spanS)).toFixed(1);
   const y = (value) => (HEIGHT - 1 - (HEIGHT - 2) * Math.min(value / top, 1)).toFixed(1);
-  const gap = 2.5 * Math.max(intervalS, SLOT_S);
   const lines = [];
   let before = null;
   for (const { time, mean, low, high } of points) {
@@ -71,7 +71,7 @@ export function updatePlot(node, points, { top, label }, intervalS) {
       before = null;
       continue;
     }
-    if (before === null || time - before > gap) lines.push([]);
+    if (before === null || time - before > gapS) lines.push([]);
     lines.at(-1).push({ at: x(time), mean: y(mean), low: y(low), high: y(high) });
     before = time;
   }

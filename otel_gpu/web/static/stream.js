@@ -1,8 +1,7 @@
 // Follows the agent's cycles (`/api/events`) while the page is visible, and reconnects.
 
 const REFUSED_S = 5; // a browser does not retry after a status such as 401 or 503; this module does
-const MISSED = 3; // intervals without a cycle until the agent counts as lost
-const GRACE_S = 10;
+const FIRST_S = 10; // for the first cycle; a cycle says how long the next one may take
 
 /**
  * Calls `onCycle(view, id)` for each cycle. `onOld()` says that what is shown may be outdated, because a connection is
@@ -11,13 +10,13 @@ const GRACE_S = 10;
 export function follow(path, { onCycle, onOld, onCurrent, onLost, onBack }) {
   let source = null;
   let retry = null;
-  let intervalS = 0;
+  let lostAfterS = FIRST_S;
   let newest = null; // the id of the last cycle
   let arrived = 0; // when that cycle first arrived: a sampler that hangs sends the same cycle to each new connection
   let waiting = null; // since when a cycle is awaited; null while the page is hidden
   let lost = false;
 
-  const patienceMs = () => (MISSED * intervalS + GRACE_S) * 1000;
+  const patienceMs = () => lostAfterS * 1000;
 
   const lose = (why) => {
     if (!lost) onLost(why);
@@ -32,7 +31,7 @@ export function follow(path, { onCycle, onOld, onCurrent, onLost, onBack }) {
     source.addEventListener("view", (event) => {
       const now = performance.now();
       const view = JSON.parse(event.data);
-      intervalS = view.interval_s;
+      lostAfterS = view.lost_after_s;
       if (event.lastEventId !== newest) arrived = now;
       newest = event.lastEventId;
       onCycle(view, newest);

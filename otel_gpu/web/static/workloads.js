@@ -1,11 +1,9 @@
 // The table of workloads: sorted and filtered, each with its names, reasons and processes when it is opened.
 
-import { byId, el, reconcile, setAttribute, setCell, setDetails, setHidden, setText } from "./dom.js";
+import { byId, el, markClass, reconcile, setAttribute, setCell, setDetails, setHidden, setText } from "./dom.js";
 import { matches, parseFilter } from "./filter.js";
 
 const STEP = 100; // rows at first, and so many more each time: a table of thousands is slow to draw
-
-const DEFAULT_SORT = { key: "memory", down: true };
 
 const kindOf = (column) => (column.is_number ? "number" : "text");
 
@@ -29,7 +27,7 @@ function comparing(at, down) {
 
 export class Workloads {
   #view = null;
-  #sort = DEFAULT_SORT;
+  #sort = null; // the agent's, until the user chooses another
   #filter = parseFilter("");
   #open = new Set();
   #limit = STEP;
@@ -43,17 +41,17 @@ export class Workloads {
 
   update(view) {
     this.#view = view;
-    if (!view.columns.some((column) => column.key === this.#sort.key)) this.#sort = DEFAULT_SORT;
+    if (!view.columns.some((column) => column.key === this.#sort?.column)) this.#sort = view.sort;
     const present = new Set(view.workloads.map((workload) => workload.key));
     for (const key of this.#open) if (!present.has(key)) this.#open.delete(key);
     this.#draw();
   }
 
   #sortBy(column) {
-    const again = this.#sort.key === column.key;
-    this.#sort = { key: column.key, down: again ? !this.#sort.down : column.is_number };
+    const again = this.#sort.column === column.key;
+    this.#sort = { column: column.key, descending: again ? !this.#sort.descending : column.is_number };
     this.#draw();
-    this.#announce(`Sorted by ${column.name}, ${this.#sort.down ? "descending" : "ascending"}`);
+    this.#announce(`Sorted by ${column.name}, ${this.#sort.descending ? "descending" : "ascending"}`);
   }
 
   #filterBy(text) {
@@ -71,7 +69,7 @@ export class Workloads {
 
   #draw() {
     const { columns, workloads, no_workloads, no_matches } = this.#view;
-    const sorted = comparing(columns.findIndex((column) => column.key === this.#sort.key), this.#sort.down);
+    const sorted = comparing(columns.findIndex((column) => column.key === this.#sort.column), this.#sort.descending);
     const found = workloads.filter((workload) => matches(workload, this.#filter)).sort(sorted);
     this.#drawHeadings(columns);
     reconcile(
@@ -107,8 +105,8 @@ export class Workloads {
         return heading;
       },
       (heading, column) => {
-        const direction = this.#sort.down ? "descending" : "ascending";
-        setAttribute(heading, "aria-sort", column.key === this.#sort.key ? direction : "none");
+        const direction = this.#sort.descending ? "descending" : "ascending";
+        setAttribute(heading, "aria-sort", column.key === this.#sort.column ? direction : "none");
       },
     );
   }
@@ -132,10 +130,10 @@ export class Workloads {
     const [swatch, name] = head.firstChild.children;
     setAttribute(head.firstChild, "aria-expanded", String(this.#open.has(workload.key)));
     setAttribute(head, "title", workload.full_name);
-    setAttribute(swatch, "class", `swatch measured colour-${workload.colour}`);
+    setAttribute(swatch, "class", `swatch ${markClass({ kind: "measured", colour: workload.colour })}`);
     setText(name, workload.name);
     setText(head.lastChild, workload.origin);
-    setAttribute(row, "class", workload.state);
+    setAttribute(row, "class", `tone-${workload.tone}${workload.colour === null ? " past" : ""}`);
     drawCells(row, this.#view.columns, workload.cells, 1);
   }
 
@@ -157,13 +155,13 @@ export class Workloads {
   }
 
   #updateDetails(row, workload) {
-    const { identity, processes, no_processes } = workload;
+    const { identity, explanation, processes, no_processes } = workload;
     const { columns, process_columns } = this.#view;
     const [cell] = row.children;
     const [facts, none, table] = cell.children;
     setAttribute(cell, "colspan", String(columns.length));
     setDetails(facts.firstChild, identity);
-    setDetails(facts.lastChild, explanations(columns, workload));
+    setDetails(facts.lastChild, explanation);
     setHidden(none, processes.length > 0);
     setText(none, no_processes);
     setHidden(table, processes.length === 0);
@@ -172,20 +170,12 @@ export class Workloads {
       processes,
       (process) => process.key,
       () => el("tr", { role: "row" }),
-      (child, process) => drawCells(child, process_columns, process.cells, 0),
+      (child, process) => {
+        setAttribute(child, "class", `tone-${process.tone}`);
+        drawCells(child, process_columns, process.cells, 0);
+      },
     );
   }
-}
-
-/** How the figures were obtained: the state, each figure, and what the workload does on each GPU; as in `top`. */
-function explanations(columns, { cells, by_gpu }) {
-  const named = columns.map((column, at) => ({ ...column, ...cells[at] }));
-  const states = named.filter(({ key }) => key === "state");
-  return [
-    ...states.map(({ name, text, reason }) => ({ name, text: `${text} (${reason})` })),
-    ...named.filter(({ is_number }) => is_number).map(({ name, reason }) => ({ name, text: reason })),
-    ...by_gpu,
-  ];
 }
 
 /** The cells of a row from column `first` on, after as many children that are drawn otherwise. */

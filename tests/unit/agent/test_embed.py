@@ -228,5 +228,5 @@ def test_without_a_driver_it_runs_logs_the_reason_and_reports_the_state(
 def test_a_simulated_host_is_logged_as_one(service: Service, caplog: pytest.LogCaptureFixture) -> None:
     otel_gpu.instrument(service.provider, source="sim").close()
     assert [record.getMessage() for record in caplog.records] == [
-        "simulated host, no figure is of a real GPU: requested with --source sim"
+        "SIMULATED HOST: no figure here is from a real GPU (requested with --source sim)"
     ]

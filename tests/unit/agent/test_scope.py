@@ -17,7 +17,6 @@ from otel_gpu.doctor.findings import Finding, Verdict
 from otel_gpu.doctor.visibility import check_pod_scope
 from otel_gpu.errors import UsageError
 from otel_gpu.export.document import document
-from otel_gpu.export.table import render
 from otel_gpu.metrics.catalogue import METRICS, Level, Metric
 from otel_gpu.metrics.rows import report_rows
 from otel_gpu.model import (
@@ -52,6 +51,7 @@ from tests.builders import (
     process_read,
 )
 from tests.proc_tree import ProcTree
+from tests.tables import render
 from tests.unit.compat import series
 from tests.unit.metrics.builders import answer, device, part, points_of, process, workload
 
@@ -273,7 +273,7 @@ def test_every_gpu_figure_is_null_in_the_document_and_its_keys_stay() -> None:
 def test_the_table_has_no_gpus_and_names_the_pod() -> None:
     own = narrowed(attribution(), OWN)
     lines = render(own).splitlines()
-    assert lines[0].endswith("pod pod-uid")
+    assert lines[0].endswith("pod pod-uid  driver 570.124.06")
     assert not any("TEMP" in line or "ollama" in line for line in lines)
     assert any("vllm-chat" in line for line in lines)
     empty = render(narrowed(attribution(), Pod(UID)))

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from otel_gpu.attribution.activity import LONGEST_US, ActivityStep, ActivityTracker, StateTime, workload_state
+from otel_gpu.attribution.activity import LONGEST_US, ActivityStep, ActivityTracker, StateTime
 from otel_gpu.attribution.utilization import UtilizationRows
 from otel_gpu.clock import ManualClock
 from otel_gpu.model import GpuIdentity, GpuState, WorkloadKind, WorkloadRef
@@ -248,22 +248,7 @@ def test_a_process_that_gets_lighter_is_learned_again_within_minutes() -> None:
     assert zeros_until_idle(state, beside=True) >= 8
 
 
-# ---------------------------------------------------------------------------- workloads and state
-
-
-@pytest.mark.parametrize(
-    ("states", "expected"),
-    [
-        ([BUSY, IDLE, UNKNOWN], BUSY),
-        ([IDLE, IDLE], IDLE),
-        ([IDLE, UNKNOWN], UNKNOWN),
-        ([UNKNOWN], UNKNOWN),
-        ([], UNKNOWN),
-    ],
-)
-def test_a_workload_is_busy_if_any_process_is_and_idle_if_all_are(states: list[GpuState], expected: GpuState) -> None:
-    assert workload_state(states) is expected
-    assert workload_state(reversed(states)) is expected
+# ---------------------------------------------------------------------------- state
 
 
 def test_a_saved_process_is_never_allocated() -> None:

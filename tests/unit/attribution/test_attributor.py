@@ -9,7 +9,6 @@ import pytest
 from otel_gpu.attribution.energy import EnergyPolicy
 from otel_gpu.attribution.options import AttributionOptions
 from otel_gpu.export.document import document
-from otel_gpu.export.table import render
 from otel_gpu.model import (
     GpuReading,
     ListedProcess,
@@ -17,6 +16,7 @@ from otel_gpu.model import (
     Report,
 )
 from tests.builders import CONTAINER, GIB, facts, failed_gpu, gpu, listed, memory
+from tests.tables import render
 from tests.unit.attribution.played import Played, old
 
 

@@ -10,7 +10,6 @@ import pytest
 from otel_gpu.attribution.cost import Prices
 from otel_gpu.attribution.options import AttributionOptions
 from otel_gpu.export.document import document, to_json
-from otel_gpu.export.table import render
 from otel_gpu.model import (
     OVERFLOW_PROCESS,
     OVERFLOW_WORKLOAD,
@@ -22,6 +21,7 @@ from otel_gpu.model import (
     UtilizationRead,
 )
 from tests.builders import GIB, facts, failed_gpu, gpu, listed, memory, mig
+from tests.tables import render
 from tests.unit.attribution.played import (
     CYCLE_MJ,
     CYCLE_S,

@@ -42,7 +42,7 @@ from tests.builders import (
 from tests.cli import clean_environment, command, otel_gpu, without_progress
 
 ANY_PORT = ("--listen", "127.0.0.1:0")
-SIMULATED = "*** SIMULATED HOST, no figure is of a real GPU: "
+SIMULATED = "*** SIMULATED HOST: no figure here is from a real GPU ("
 STOPS_WITHIN_S = 5.0
 
 
@@ -82,7 +82,7 @@ def shell(script: str, *words: str, environment: Mapping[str, str] | None = None
 def test_once_on_a_simulated_host_prints_the_table_and_a_warning() -> None:
     result = otel_gpu("once", "--source", "sim")
     assert result.returncode == 0
-    assert result.stderr == f"{SIMULATED}requested with --source sim ***\n"
+    assert result.stderr == f"{SIMULATED}requested with --source sim) ***\n"
     assert "SIMULATED HOST" in result.stdout.splitlines()[0]
     assert "GiB" in result.stdout
     assert "\x1b" not in result.stdout
@@ -176,7 +176,7 @@ def test_once_with_only_sleeping_gpus_is_one_line_and_exit_1(tmp_path: Path, no_
 def test_a_reader_that_stops_reading_causes_no_traceback() -> None:
     result = shell('"$@" | head -c 10', *command("once", "--source", "sim"))
     assert result.stdout == f"otel-gpu {__version__}"[:10]
-    assert result.stderr == f"{SIMULATED}requested with --source sim ***\n"
+    assert result.stderr == f"{SIMULATED}requested with --source sim) ***\n"
 
 
 @pytest.mark.long
@@ -361,7 +361,7 @@ def test_a_fatal_error_is_a_log_record_if_a_format_is_chosen(tmp_path: Path) -> 
 def test_the_agent_ends_on_sigint_as_well(tmp_path: Path) -> None:
     with agent_process("demo", "--interval", "1s", *ANY_PORT, directory=tmp_path) as agent:
         agent.until(lambda: "GiB" in agent.stdout)
-        assert agent.stderr.startswith(f"{SIMULATED}it is the demo ***\n"), "--source is not on the command line"
+        assert agent.stderr.startswith(f"{SIMULATED}it is the demo) ***\n"), "--source is not on the command line"
         code, took_s = agent.end(signal.SIGINT)
         assert code == 0
         assert took_s < STOPS_WITHIN_S

@@ -9,10 +9,10 @@ import pytest
 
 from otel_gpu.cli.stdio import write
 from otel_gpu.export.live_table import LiveTable
-from otel_gpu.export.table import render
 from otel_gpu.model import Report, SourceOutcome, SourceState
 from otel_gpu.view.terminal import Paint
 from tests.builders import attribute, attribution, facts, gpu, listed, memory, snapshot
+from tests.tables import render, views
 
 WIDTH, HEIGHT = 120, 50
 NOTES = ("why: no driver", "page http://127.0.0.1:9464/")
@@ -65,7 +65,9 @@ class Screen:
 
 def view(stream: io.StringIO, columns: int = WIDTH, lines: int = HEIGHT, *, simulated: bool = False) -> LiveTable:
     plain = Paint(enabled=False)
-    return LiveTable(stream, write, paint=plain, size=lambda: (columns, lines), simulated=simulated, notes=NOTES)
+    return LiveTable(
+        stream, write, paint=plain, size=lambda: (columns, lines), view_of=views(simulated=simulated), notes=NOTES
+    )
 
 
 def crowd(gpus: int = 4, processes: int = 30, troubles: int = 0) -> Report:
@@ -187,7 +189,7 @@ def test_a_line_as_wide_as_the_terminal_keeps_its_end() -> None:
 def test_each_report_uses_the_present_size() -> None:
     sizes = iter([(80, 24), (200, 60)])
     stream = Terminal()
-    shown = LiveTable(stream, write, paint=Paint(enabled=False), size=lambda: next(sizes), simulated=False)
+    shown = LiveTable(stream, write, paint=Paint(enabled=False), size=lambda: next(sizes), view_of=views())
     shown.show(crowd())
     small = stream.getvalue()
     shown.show(crowd())
@@ -216,7 +218,7 @@ def test_a_table_without_a_report_writes_nothing() -> None:
 def test_an_ascii_stream_gets_ascii_bars() -> None:
     written = io.BytesIO()
     stream = io.TextIOWrapper(written, encoding="ascii")
-    LiveTable(stream, write, paint=Paint(enabled=False), size=lambda: (WIDTH, HEIGHT), simulated=False).show(
+    LiveTable(stream, write, paint=Paint(enabled=False), size=lambda: (WIDTH, HEIGHT), view_of=views()).show(
         attribution()
     )
     stream.flush()
@@ -226,6 +228,7 @@ def test_an_ascii_stream_gets_ascii_bars() -> None:
 def test_the_host_is_named_in_the_title() -> None:
     stream = io.StringIO()
     plain = Paint(enabled=False)
-    shown = LiveTable(stream, write, paint=plain, size=lambda: (WIDTH, HEIGHT), simulated=False, host_name="node-1")
+    view_of = views(host_name="node-1")
+    shown = LiveTable(stream, write, paint=plain, size=lambda: (WIDTH, HEIGHT), view_of=view_of)
     shown.show(attribution())
     assert "  node-1  " in stream.getvalue().splitlines()[0]

@@ -8,7 +8,6 @@ import pytest
 from otel_gpu.agent.engine import Engine
 from otel_gpu.attribution.options import AttributionOptions
 from otel_gpu.clock import ManualClock
-from otel_gpu.export.table import render
 from otel_gpu.model import (
     GpuReading,
     MemorySplit,
@@ -21,27 +20,28 @@ from otel_gpu.version import __version__
 from otel_gpu.view.terminal import Paint
 from otel_gpu.view.text import whole
 from tests.builders import GIB, attribute, attribution, facts, failed_gpu, gpu, listed, memory, mig, snapshot
+from tests.tables import render
 
 GOLDEN = f"""\
 otel-gpu {__version__}  2023-11-14T22:13:25Z  driver 570.124.06
 
-GPU  NAME            MEMORY                    USED     LIMIT  UTIL  POWER   TEMP  STATE
-  0  A100-SXM4-80GB  ██████████████▒·····  60.0 GiB  80.0 GiB  83 %   60 W  49 °C  ok
-  1  H100 80GB HBM3  █░··················   8.0 GiB  80.0 GiB     –    0 W      –  ok
-     └ 1g.10gb       ████████············   4.0 GiB  10.0 GiB
-  2  A100-SXM4-80GB  –                            –         –     –      –      –  failed
+GPU  NAME            MEMORY                         USED  UTIL  POWER   TEMP  STATE
+  0  A100-SXM4-80GB  ██████████████▒·····  60.0/80.0 GiB  83 %   60 W  49 °C  ok
+  1  H100 80GB HBM3  █░··················   8.0/80.0 GiB     –    0 W      –  ok
+     └ 1g.10gb       ████████············   4.0/10.0 GiB
+  2  A100-SXM4-80GB  –                                 –     –      –      –  failed
 
 GPU    MiB  = MEASURED  + INFERRED  + UNATTR  + DRIVER  + FREE  J IN 5.0 s  = WORKLOADS  + IDLE  + UNATTR
   0  81920       56832        4608         0      1024   19456         300          300       0         0
   1  81920        4096           0      4096      1024   72704           3            3       0         0
   2      –           –           –         –         –       –           –            –       –         –
 
-WORKLOAD        KIND          POD OR IMAGE           GPU          MEMORY         INFERRED  SM   POWER  STATE
-vllm-chat       container     inference/vllm-chat-0  0          54.0 GiB                    –  ≈ 54 W  unknown
-host            host          the host itself        0                 –  ~ 4.5 GiB 100 %   –   ≈ 5 W  unknown
-dddddddddddd    container     –                      1 1g.10gb   4.0 GiB                    –   ≈ 0 W  unknown
-unidentified    host          –                      0           1.0 GiB                    –   ≈ 1 W  unknown
-ollama.service  systemd_unit  –                      0           512 MiB                    –   ≈ 1 W  unknown
+WORKLOAD        WHERE                              GPU          MEMORY         INFERRED  SM   POWER  STATE
+vllm-chat       container · inference/vllm-chat-0  0          54.0 GiB                    –  ≈ 54 W  unknown
+host            the host itself                    0                 –  ~ 4.5 GiB 100 %   –   ≈ 5 W  unknown
+dddddddddddd    container                          1 1g.10gb   4.0 GiB                    –   ≈ 0 W  unknown
+unidentified    host                               0           1.0 GiB                    –   ≈ 1 W  unknown
+ollama.service  systemd unit                       0           512 MiB                    –   ≈ 1 W  unknown
 
 PID  PROCESS    WORKLOAD        GPU          MEMORY  SM   POWER  STATE
 100  vllm-chat  vllm-chat       0          54.0 GiB   –  ≈ 54 W  unknown
@@ -102,7 +102,7 @@ def test_columns_are_aligned_and_the_tables_fit_the_width(width: int) -> None:
         assert max(len(line) for line in section) <= width
     assert len(tables) == 4
     assert ("J IN 5.0 s" in headings[1]) is (width > 100)  # energy is what a narrow terminal can do without
-    assert ("KIND" in headings[2]) is (width > 100)  # it goes before names become too short to tell
+    assert ("WHERE" in headings[2]) is (width > 80)  # it goes before names become too short to tell
 
 
 def test_long_names_are_cut_so_that_the_figures_stay_on_the_line() -> None:
@@ -187,9 +187,9 @@ def test_without_a_driver_the_workloads_are_unknown() -> None:
     sources = [SourceOutcome("nvml", SourceState.UNAVAILABLE, "NVML: no driver")]
     text = render(attribute(None, snapshot(sources=sources)))
     assert sections(text)[1:] == [
-        ["No GPU could be read"],
-        ["Unknown which workloads use a GPU"],
-        ["Unknown which processes use a GPU"],
+        ["No GPU could be read."],
+        ["Unknown which workloads use a GPU."],
+        ["Unknown which processes use a GPU."],
         ["nvml: unavailable: NVML: no driver", "otel-gpu doctor explains how to fix this"],
     ]
 
@@ -267,7 +267,7 @@ def test_claims_beyond_what_is_used_do_not_make_the_bar_longer() -> None:
 
 def test_memory_of_nothing_has_no_bar() -> None:
     answer = attribute(None, snapshot(gpu(0, memory=memory(total_gib=0, used_gib=0, reserved_gib=0))))
-    assert only_gpu_line(answer).split()[-9:] == ["–", "0", "MiB", "0", "MiB", "–", "–", "–", "ok"]
+    assert only_gpu_line(answer).split()[-7:] == ["–", "0/0", "MiB", "–", "–", "–", "ok"]
 
 
 # ---------------------------------------------------------------------------- sums

@@ -1,6 +1,9 @@
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -133,6 +136,17 @@ def test_a_filter_has_a_maximum_length() -> None:
 )
 def test_a_gpu_is_named_by_its_index_and_the_rest_are_words(text: str, gpus: set[int], words: tuple[str, ...]) -> None:
     assert parse_filter(text) == Filter(frozenset(gpus), words)
+
+
+CASES = json.loads((Path(__file__).parents[2] / "filter_cases.json").read_text(encoding="utf-8"))
+"""The page's filter is tested with them too: tests/real/test_page_real.py."""
+
+
+@pytest.mark.parametrize("case", CASES["cases"], ids=lambda case: case["filter"])
+def test_a_filter_matches_as_on_the_page(case: dict[str, Any]) -> None:
+    found = CASES["workload"]
+    workload = row("vllm-chat")._replace(id=found["id"], gpus=tuple(found["gpus"]), words=found["words"])
+    assert parse_filter(case["filter"]).matches(workload) is case["matches"]
 
 
 def test_a_filter_for_a_gpu_matches_no_other_digits() -> None:

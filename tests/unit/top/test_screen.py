@@ -9,7 +9,7 @@ from otel_gpu.top.latest import Latest, Outage
 from otel_gpu.top.layout import Canvas
 from otel_gpu.top.navigation import Navigation
 from otel_gpu.top.screen import draw
-from otel_gpu.view.model import View, explanations
+from otel_gpu.view.model import View
 from otel_gpu.view.terminal import Paint, cells, in_ascii
 from tests.builders import CONTAINER_ID, GIB, attribute, attribution, gpu, listed, memory, mig, snapshot
 from tests.unit.top.views import crowd, drawn, row, simulated, view_of
@@ -80,11 +80,12 @@ def test_colours_change_no_text() -> None:
 
 def test_the_first_line_has_host_time_problems_and_interval() -> None:
     assert drawn(view_of(), 140)[0] == (
-        "otel-gpu  node-1  22:13:25 UTC  nvml degraded (t)  every 5 s  driver 570.124.06"
+        "otel-gpu  node-1  22:13:25 UTC  GPU 2 failed, nvml degraded, unidentified processes (t)  every 5 s"
+        "  driver 570.124.06"
     )
     demo = simulated()
     assert "node-1  SIMULATED  22:13:25 UTC" in drawn(demo, 140)[0]
-    assert "sources ok" in drawn(view_of()._replace(problems=()), 140)[0]
+    assert "no problems" in drawn(view_of()._replace(problems=()), 140)[0]
 
 
 def test_the_second_line_has_the_totals() -> None:
@@ -202,7 +203,7 @@ def test_an_open_workload_shows_names_reasons_and_processes() -> None:
     at = next(number for number, line in enumerate(lines) if line.startswith("> vllm-chat"))
     view = view_of()
     row = view.workloads[0]
-    details = [*(each for each in row.identity if each.text != row.name), *explanations(view, row)]
+    details = [*(each for each in row.identity if each.text != row.name), *row.explanation]
     assert f"    Id: {CONTAINER_ID}" in lines
     end = at + 1 + len(details)
     assert lines[at + 1 : end] == [f"    {each.name}: {each.text}" for each in details]
@@ -250,7 +251,18 @@ def test_problems_are_shown_in_full_with_a_fix() -> None:
     navigation.press("t", view_of())
     text = " ".join(" ".join(drawn(view_of(), 60, 24, navigation)).split())
     assert "nvml: degraded: GPU 2: GPU is lost: it fell off the bus" in text
-    assert "otel-gpu doctor" in text
+    assert "GPU 2: failed: GPU is lost: it fell off the bus" in text
+    assert "otel-gpu doctor on node-1 explains how to fix this" in text
+    demo = simulated()
+    navigation.press("t", demo)
+    navigation.press("t", demo)
+    text = " ".join(" ".join(drawn(demo, 60, 24, navigation)).split())
+    assert "SIMULATED HOST: no figure here is from a real GPU (asked for)" in text
+    assert "otel-gpu doctor" not in text
+
+
+def test_where_the_problems_do_not_fit_their_number_does() -> None:
+    assert drawn(view_of(), 70)[0] == "otel-gpu  node-1  22:13:25 UTC  3 problems (t)  every 5 s"
 
 
 # ---------------------------------------------------------------------------- old, frozen, too small, not yet
@@ -312,7 +324,7 @@ def test_an_ascii_terminal_gets_as_many_cells() -> None:
 
 
 def test_a_view_of_a_pod_has_no_gpus() -> None:
-    lines = drawn(view_of()._replace(pod="team/pod-0", gpus=(), totals=()), 140)
+    lines = drawn(view_of()._replace(about=("pod team/pod-0",), gpus=(), no_gpus="", totals=()), 140)
     assert "pod team/pod-0" in lines[0]
     assert not any("TEMP" in line or "held idle" in line for line in lines)
 

@@ -15,6 +15,7 @@ from otel_gpu.view.builder import COLOURS
 from otel_gpu.view.history import SLOTS
 from otel_gpu.view.model import Column, History, View
 from otel_gpu.view.terminal import Paint, Style, in_ascii
+from otel_gpu.view.tones import Tone
 from tests.unit.top.views import crowd, drawn, row, view_of
 
 
@@ -31,7 +32,7 @@ def bar_line(view: View, *, enabled: bool) -> str:
 
 def test_a_bar_has_the_colours_of_the_workloads_that_hold_the_memory() -> None:
     view = view_of()
-    colours = {row.name: colour_style(row.colour).value for row in view.workloads}
+    colours = {row.name: colour_style(row.colour).value for row in view.workloads if row.colour is not None}
     segments = re.findall(r"\x1b\[(\d+)m([█▒]+)\x1b\[0m", bar_line(view, enabled=True))
     assert [(colour, marks[0]) for colour, marks in segments if len(marks) > 1] == [
         (colours["vllm-chat"], "█"),
@@ -92,12 +93,24 @@ def test_a_column_of_the_view_is_shown_without_a_change_here() -> None:
 
 
 @pytest.mark.parametrize(
-    ("state", "style"),
-    [("busy", Style.GREEN), ("idle", Style.YELLOW), ("allocated", None), ("unknown", None), ("ended", None)],
+    ("tone", "style"),
+    [
+        (Tone.GOOD, Style.GREEN),
+        (Tone.WARN, Style.YELLOW),
+        (Tone.BAD, Style.RED),
+        (Tone.SOFT, Style.DIM),
+        (Tone.NONE, None),
+    ],
 )
-def test_the_state_of_a_workload_has_its_colour(state: str, style: Style | None) -> None:
-    view = crowd(row("selected", 2.0), row("alpha", 1.0, state=state))
+def test_a_state_is_drawn_in_its_tone(tone: Tone, style: Style | None) -> None:
+    view = crowd(row("selected", 2.0), row("alpha", 1.0, state="some state", tone=tone))
     lines = draw(Navigation(), Latest(view), None, Canvas(140, 30, Paint(enabled=True)))
-    (line,) = (line for line in lines if "alpha" in line and state in line)
-    before = line[: line.rindex(state)]
+    (line,) = (line for line in lines if "alpha" in line and "some state" in line)
+    before = line[: line.rindex("some state")]
     assert before.endswith(f"\x1b[{style.value}m" if style is not None else " ")
+
+
+def test_a_workload_without_a_colour_has_a_plain_name() -> None:
+    ended = row("beta", 1.0)._replace(colour=None)
+    lines = draw(Navigation(), Latest(crowd(row("alpha", 2.0), ended)), None, Canvas(140, 30, Paint(enabled=True)))
+    assert any(line.startswith("  beta ") for line in lines)

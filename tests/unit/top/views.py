@@ -12,9 +12,14 @@ from otel_gpu.top.screen import draw
 from otel_gpu.view.builder import Subject, ViewBuilder
 from otel_gpu.view.model import Cell, Detail, ProcessRow, View, WorkloadRow
 from otel_gpu.view.terminal import Paint
+from otel_gpu.view.tones import Tone
 from tests.builders import attribution
 
 SUBJECT = Subject("1.2.3", "node-1", 5.0, None, "EUR")
+
+EXPLANATION = tuple(
+    Detail(name, "why") for name in ("State", "Memory", "SM", "Power", "Energy", "Idle", "Cost", "GPU 0")
+)
 
 
 def view_of(report: Report | None = None, subject: Subject = SUBJECT) -> View:
@@ -33,6 +38,7 @@ def row(
     *,
     processes: int = 0,
     state: str = "none",
+    tone: Tone = Tone.NONE,
     place: str = "000000000 ",
     **figures: float,
 ) -> WorkloadRow:
@@ -42,15 +48,15 @@ def row(
     status = Cell(state, state)
     return WorkloadRow(
         key=f"0 container {name}", id=name, name=name, full_name=name, origin=f"container · team/{name}-0", colour=0,
-        state=state, gpus=(0,), words=f"{name} team image:1 container gpu".lower(),
+        state=state, tone=tone, gpus=(0,), words=f"{name} team image:1 container gpu".lower(),
         cells=(
             Cell(name, name.lower()), Cell("0", place), *numbers, Cell(str(figures.get("cost")), figures.get("cost")),
             status,
         ),
         identity=(Detail("Name", name), Detail("Image", "image:1")),
-        by_gpu=(Detail("GPU 0", "measured"),),
+        parts=(), explanation=EXPLANATION,
         processes=tuple(
-            ProcessRow(f"{name}{pid}", state, (Cell(str(pid), pid), Cell("python3"), Cell("0"), *numbers, status))
+            ProcessRow(f"{name}{pid}", state, tone, (Cell(str(pid), pid), Cell("python3"), Cell("0"), *numbers, status))
             for pid in range(1, processes + 1)
         ),
         no_processes="" if processes else "No process of it is on a GPU.",

@@ -23,6 +23,7 @@ from otel_gpu.model import (
 from otel_gpu.view.builder import Subject, ViewBuilder
 from otel_gpu.view.model import Bar, Total, View
 from otel_gpu.view.text import UNKNOWN
+from otel_gpu.view.tones import Tone
 from tests.builders import CONTAINER, GIB, attribution, failed_gpu, gpu
 from tests.unit.metrics.builders import answer, device, part, split, workload
 
@@ -35,15 +36,15 @@ def view_of(report: Report) -> View:
 
 def test_a_view_has_its_host_and_every_gpu() -> None:
     view = view_of(attribution())
-    assert (view.host, view.version, view.interval_s, view.simulated) == ("node-1", "1.2.3", 5.0, "asked for")
-    assert (view.driver, view.pod) == ("570.124.06", None)
+    assert (view.host, view.version, view.interval_s) == ("node-1", "1.2.3", 5.0)
+    assert view.simulated == "SIMULATED HOST: no figure here is from a real GPU (asked for)"
+    assert (view.title, view.about) == ("node-1: GPU use by workload", ("driver 570.124.06",))
+    assert (view.lost_after_s, view.plot_span_s, view.plot_gap_s) == (25.0, 3600, 37.5)
     assert [gpu.number for gpu in view.gpus] == [0, 1, 2]
     assert [bool(gpu.bars[0].segments) for gpu in view.gpus] == [True, True, False]
     assert view.gpus[1].bars[1].profile == "1g.10gb"
+    assert [gpu.tone for gpu in view.gpus] == [Tone.GOOD, Tone.GOOD, Tone.BAD]
     assert (view.gpus[2].health, view.gpus[2].state) == ("failed", "failed: GPU is lost: it fell off the bus")
-    assert [(each.brief, each.text) for each in view.problems] == [
-        ("nvml degraded", "nvml: degraded: GPU 2: GPU is lost: it fell off the bus")
-    ]
 
 
 def test_text_of_drivers_and_sources_is_printable() -> None:
@@ -53,7 +54,7 @@ def test_text_of_drivers_and_sources_is_printable() -> None:
     )
     view = view_of(hostile)
     assert all(problem.text.isprintable() for problem in view.problems)
-    assert (view.driver or "").isprintable()
+    assert all(text.isprintable() for text in view.about)
 
 
 # ---------------------------------------------------------------------------- totals
@@ -66,7 +67,7 @@ def total(view: View, name: str) -> Total:
 
 def test_totals_say_how_many_gpus_they_cover() -> None:
     view = view_of(attribution())
-    assert [(each.name, each.cell.text, each.beside) for each in view.totals] == [
+    assert [(each.name, each.cell.text, each.qualifier) for each in view.totals] == [
         ("GPUs", "3", "1 without figures"),
         ("Memory in use", "68.0 GiB", "of 160.0 GiB, of 2 of 3 GPUs"),
         ("Attributed", "94 %", "of the memory in use"),
@@ -81,7 +82,7 @@ def test_totals_say_how_many_gpus_they_cover() -> None:
 
 def test_totals_of_complete_figures_name_no_part_of_the_gpus() -> None:
     view = view_of(answer(device(gpu(0, power_w=70), memory=split(limit=4 * GIB))))
-    assert [each.beside for each in view.totals][:4] == ["", "of 4.0 GiB", "of the memory in use", ""]
+    assert [each.qualifier for each in view.totals][:4] == ["", "of 4.0 GiB", "of the memory in use", ""]
     assert [each.brief for each in view.totals][:2] == ["1 GPU", "0.0/4.0 GiB in use"] or view.totals[1].brief.endswith(
         "in use"
     )
@@ -106,7 +107,7 @@ COMPLETE, INCOMPLETE = device(), device(failed_gpu(0))
 
 
 @pytest.mark.parametrize(
-    ("device_", "parts", "brief", "beside"),
+    ("device_", "parts", "brief", "qualifier"),
     [
         (COMPLETE, [BUSY], "0 MiB held idle", ""),
         (COMPLETE, [BUSY, IDLE], "2.0 GiB held idle by 1", "by 1 workload"),
@@ -123,11 +124,11 @@ COMPLETE, INCOMPLETE = device(), device(failed_gpu(0))
     ],
 )  # fmt: skip
 def test_memory_held_idle_is_that_of_decided_workloads(
-    device_: GpuReport, parts: list[WorkloadGpu], brief: str, beside: str
+    device_: GpuReport, parts: list[WorkloadGpu], brief: str, qualifier: str
 ) -> None:
     workloads = [workload(each, ref=WorkloadRef(CONTAINER.kind, f"{number:064x}")) for number, each in enumerate(parts)]
     found = total(view_of(answer(device_, workloads=workloads)), "Held while idle")
-    assert (found.brief, found.beside) == (brief, beside)
+    assert (found.brief, found.qualifier) == (brief, qualifier)
 
 
 # ---------------------------------------------------------------------------- bars
@@ -204,11 +205,12 @@ def test_no_workload_and_unknown_workloads_differ() -> None:
 def test_a_view_of_one_pod_has_no_gpus_and_no_totals() -> None:
     report = replace(attribution(), pod=Pod(name="pod-0", namespace="team"))
     view = view_of(report)
-    assert (view.pod, view.gpus, view.totals) == ("team/pod-0", (), ())
+    assert (view.about[0], view.gpus, view.no_gpus, view.totals) == ("pod team/pod-0", (), "", ())
     assert view_of(replace(report, workloads=())).no_workloads == "No workload of this pod uses a GPU."
 
 
 def test_a_gpu_that_does_not_answer_is_without_figures() -> None:
     health = replace(gpu(0), health=GpuHealth.PAUSED, reason="paused at 10:00 until resumed")
     view = view_of(answer(device(health)))
-    assert (total(view, "GPUs").beside, view.gpus[0].state) == ("1 without figures", "paused at 10:00 until resumed")
+    assert (total(view, "GPUs").qualifier, view.gpus[0].state) == ("1 without figures", "paused at 10:00 until resumed")
+    assert view.gpus[0].tone is Tone.WARN

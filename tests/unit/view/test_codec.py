@@ -91,6 +91,20 @@ def test_values_of_one_column_must_be_comparable() -> None:
         decode_view(plain)
 
 
+def test_a_part_must_have_a_text_for_each_column() -> None:
+    plain = copy.deepcopy(PLAIN)
+    plain["workloads"][0]["parts"][0].pop()
+    with pytest.raises(ValueError, match="a part of a GPU has more or fewer texts"):
+        decode_view(plain)
+
+
+def test_a_tone_must_be_known() -> None:
+    plain = copy.deepcopy(PLAIN)
+    plain["workloads"][0]["tone"] = "loud"
+    with pytest.raises(ValueError, match="loud"):
+        decode_view(plain)
+
+
 def test_decoded_text_is_printable() -> None:
     view = decode_view({**PLAIN, "host": "node\x1b[2J"})
     assert view.host == "node\N{REPLACEMENT CHARACTER}[2J"

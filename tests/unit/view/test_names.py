@@ -7,10 +7,10 @@ import re
 import pytest
 
 from otel_gpu.attribution.attributor import Attributor
-from otel_gpu.export.table import render
 from otel_gpu.model import Report, WorkloadKind, WorkloadNames, WorkloadRef
 from otel_gpu.view.names import workload_names
 from tests.builders import GIB, attribute, facts, gpu, listed, memory, snapshot
+from tests.tables import render
 
 
 def sections(text: str) -> list[list[str]]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pytest
 
-from otel_gpu.export.table import render
 from otel_gpu.view.terminal import encodable, in_ascii
 from otel_gpu.view.text import (
     UNKNOWN,
@@ -23,6 +22,7 @@ from otel_gpu.view.text import (
     watts,
 )
 from tests.builders import GIB, MIB, attribution
+from tests.tables import render
 
 TABLE = render(attribution(), width=120)
 

@@ -21,8 +21,9 @@ from otel_gpu.model import (
 )
 from otel_gpu.top.navigation import parse_filter
 from otel_gpu.view.builder import Subject, ViewBuilder
-from otel_gpu.view.model import Cell, Detail, ProcessRow, View, WorkloadRow, explanations
+from otel_gpu.view.model import Cell, Detail, ProcessRow, View, WorkloadRow
 from otel_gpu.view.text import UNKNOWN
+from otel_gpu.view.tones import Tone
 from otel_gpu.view.workloads import Place, places_text
 from tests.builders import CONTAINER, CONTAINER_ID, GIB, attribute, attribution, failed_gpu, gpu, listed, mig, snapshot
 from tests.unit.metrics.builders import WORK, answer, device, part, process, split, totals, workload
@@ -101,16 +102,30 @@ def test_a_workload_on_several_gpus_is_one_row_with_the_sums() -> None:
     assert (cell(row, "memory").value, cell(row, "sm").value, cell(row, "gpu").text) == (3 * GIB, 0.75, "0, 1")
     assert (row.state, cell(row, "state").text) == ("busy", "busy")
     assert (cell(row, "power").text, cell(row, "power").value) == ("≈ 1 W", 1.0)
-    assert row.by_gpu == (
+    assert row.explanation[-2:] == (
         Detail("GPU 0", "1.0 GiB measured; SM 50 %; busy"),
         Detail("GPU 1", "2.0 GiB measured; SM 25 %; idle"),
     )
 
 
+def test_a_workload_has_its_part_of_each_gpu_in_their_order() -> None:
+    row = row_of(
+        part(index=1, measured=GIB, inferred_bytes=GIB, confidence=0.9, state=GpuState.IDLE, idle_s=7.0),
+        part(index=0, measured=None, inferred_bytes=GIB),
+        part(index=0, mig_uuid="MIG-1", mig_profile="1g.10gb", active=False, energy=MethodEnergy(measured_mj=2000)),
+        window_s=2.0,
+    )
+    assert row.parts == (
+        ("0", UNKNOWN, "~ 1.0 GiB", UNKNOWN, UNKNOWN, UNKNOWN),
+        ("0 1g.10gb", UNKNOWN, "", UNKNOWN, "1 W", "ended"),
+        ("1", "1.0 GiB", "~ 1.0 GiB 90 %", UNKNOWN, UNKNOWN, "idle 7 s"),
+    )
+    assert {len(texts) for texts in row.parts} == {len(view_of(attribution()).part_columns)}
+
+
 def test_a_workload_is_explained_by_its_state_each_figure_and_each_gpu() -> None:
-    view = view_of(answer(device(), device(), workloads=[workload(part(index=0, state=GpuState.BUSY), part(index=1))]))
-    (row,) = view.workloads
-    found = explanations(view, row)
+    row = row_of(part(index=0, state=GpuState.BUSY), part(index=1), gpus=(device(), device()))
+    found = row.explanation
     assert [each.name for each in found] == [
         *("State", "Memory", "SM", "Power", "Energy", "Idle", "Cost"),
         *("GPU 0", "GPU 1"),
@@ -142,6 +157,25 @@ def test_a_workload_is_idle_only_if_it_may_be_busy_nowhere(states: list[str], ex
 def test_a_workload_that_left_in_this_window_has_ended() -> None:
     row = row_of(part(measured=0, active=False, energy=MethodEnergy(measured_mj=1)))
     assert (row.state, cell(row, "state").text) == ("ended", "ended")
+    assert (row.colour, row.tone) == (None, Tone.SOFT)
+
+
+@pytest.mark.parametrize(
+    ("state", "tone"),
+    [
+        (GpuState.BUSY, Tone.GOOD),
+        (GpuState.IDLE, Tone.WARN),
+        (GpuState.ALLOCATED, Tone.WARN),
+        (GpuState.UNKNOWN, Tone.SOFT),
+        (None, Tone.NONE),
+    ],
+)
+def test_every_state_has_a_tone(state: GpuState | None, tone: Tone) -> None:
+    report = answer(
+        device(), workloads=[workload(part(measured=1, state=state))], processes=[process(1)._replace(state=state)]
+    )
+    (row,) = view_of(report).workloads
+    assert [row.tone, *(each.tone for each in row.processes)] == [tone, tone]
 
 
 def test_inferred_memory_has_a_mark_and_a_confidence() -> None:
@@ -219,7 +253,7 @@ def test_without_prices_there_is_no_cost() -> None:
     view = ViewBuilder(replace(SUBJECT, currency=None)).build(attribution())
     assert "cost" not in [column.key for column in view.columns]
     assert {len(row.cells) for row in view.workloads} == {len(view.columns)}
-    assert "Cost" not in [detail.name for row in view.workloads for detail in explanations(view, row)]
+    assert "Cost" not in [detail.name for row in view.workloads for detail in row.explanation]
 
 
 # ---------------------------------------------------------------------------- places and processes

@@ -5,16 +5,18 @@ from html.parser import HTMLParser
 
 import pytest
 
-from otel_gpu.export.table import render
 from otel_gpu.model import Report, SourceOutcome, SourceState
+from otel_gpu.view.builder import COLOURS
+from otel_gpu.view.tones import Tone
 from otel_gpu.web.endpoints import Page, static_routes
 from otel_gpu.web.request import Request
 from otel_gpu.web.response import Response
 from tests.builders import attribute, attribution, snapshot
+from tests.tables import render, views
 
 
 def page(attribution: Report | None, *, simulated: bool = False, refresh_s: int = 5, metrics: bool = False) -> str:
-    return Page(simulated=simulated, refresh_s=refresh_s, metrics=metrics).render(attribution)
+    return Page(views(simulated=simulated), refresh_s=refresh_s, metrics=metrics).render(attribution)
 
 
 def bytes_of(response: Response) -> bytes:
@@ -129,6 +131,12 @@ def test_colours_work_in_browsers_without_light_dark() -> None:
     assert re.findall(r"--mark: (.*?);", rules)
     for value in re.findall(r"--(?:mark|page|text): (.*?);", rules):
         assert re.fullmatch(r"var\(--light, #[0-9a-f]{6}\) var\(--dark, #[0-9a-f]{6}\)", value)
+
+
+def test_every_tone_and_colour_of_the_view_has_a_rule() -> None:
+    style = bytes_of(static_routes()["/static/style.css"](Request("/static/style.css"))).decode()
+    assert set(re.findall(r"^\.tone-(\w+) ", style, re.MULTILINE)) == set(Tone)
+    assert set(re.findall(r"^\.colour-(\d+) ", style, re.MULTILINE)) == set(map(str, range(COLOURS)))
 
 
 @pytest.mark.parametrize(
