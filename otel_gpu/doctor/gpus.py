@@ -179,7 +179,7 @@ def _persistence(answering: Sequence[GpuReading]) -> Iterator[Finding]:
     if off:
         found = (
             f"off on {_indices(off)}: when the last client closes the GPU, accounting mode is lost and counters may "
-            "restart; the next client waits for seconds"
+            "restart; the next client waits for several seconds"
         )
         yield degraded("persistence", found, _PERSISTENCE_FIX)
     elif known:
