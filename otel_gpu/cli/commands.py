@@ -79,7 +79,7 @@ class Command:
         return frozenset(f"--{name}" for name in (*(flag.name for flag in self.flags), *self.settings))
 
 
-_VIEW: Final = Flag("view", "also show the table: live on a terminal, once elsewhere")
+_VIEW: Final = Flag("view", "also show the table: live in a terminal; printed once if the output is not a terminal")
 
 COMMANDS: Final[Mapping[str, Command]] = {
     command.name: command
@@ -93,7 +93,7 @@ COMMANDS: Final[Mapping[str, Command]] = {
         ),
         Command(
             "once",
-            "take two samples, print them and exit",
+            "take two samples, print the result and exit",
             "otel-gpu once --format json",
             (*_SAMPLING, *_ENERGY, *_THIS_HOST, *_LOGS),
             (Flag("format", "output format", choices=("table", "json", "prometheus", "otlp")),),
@@ -119,7 +119,7 @@ COMMANDS: Final[Mapping[str, Command]] = {
         ),
         Command(
             "doctor",
-            "check what works on this host and how to fix what does not; exit code 1 if attribution is blind",
+            "check what works on this host and how to fix what does not; exit code 1 if nothing can be attributed",
             "otel-gpu doctor --format json",
             _ALL,  # as run: it finds what run would find
             (Flag("format", "output format", choices=("text", "json")),),
@@ -148,7 +148,7 @@ COMMANDS: Final[Mapping[str, Command]] = {
         ),
         Command(
             "pause",
-            "make the running agent release the driver, for a GPU reset, MIG or a driver upgrade",
+            "make the running agent release the driver, for a GPU reset, a change of MIG mode or a driver upgrade",
             "otel-gpu pause --for 10m",
             ("control-socket",),
             (Flag("for", "resume after this time (default until otel-gpu resume)", metavar="DURATION"),),

@@ -16,10 +16,10 @@ from otel_gpu.config.setting import quoted
 from otel_gpu.errors import UsageError
 from otel_gpu.version import __version__
 
-_ABOUT: Final = "Which workloads use the GPUs of this host, how much, and which only hold them."
+_ABOUT: Final = "Shows which workloads use the GPUs of this host, how much, and which hold a GPU without using it."
 _NOTES: Final = (
     "Every flag is also a key of the configuration file (--config) and a variable: --interval is OTEL_GPU_INTERVAL.\n"
-    "Standard OTEL_ variables are honoured. otel-gpu config shows the effective values."
+    "The OTEL_ variables of OpenTelemetry apply, too. otel-gpu config shows the effective values."
 )
 _WIDTH: Final = 32
 

@@ -168,13 +168,13 @@ SETTINGS: Final[tuple[Setting, ...]] = (
     ),
     Setting(
         "energy-policy", "attribution.energy_policy", "resident", choice(EnergyPolicy), Topic.ATTRIBUTION,
-        "how to divide idle power among the workloads on a GPU: resident, equally; sm, by SM share; memory, by memory; "
-        "none, to no workload",
+        "how to divide the static energy of a GPU, which it uses even without work, among its workloads: resident, "
+        "equally; sm, by SM share; memory, by memory; none, to no workload",
     ),
     Setting(
         "energy-model", "attribution.energy_model", "learned", choice(EnergyModel), Topic.ATTRIBUTION,
-        "how to divide the energy of work: sm, by SM share; learned, by SM share times the learned power of each "
-        "process",
+        "how to divide the rest, the energy of work: sm, by SM share; learned, by SM share times the learned power of "
+        "each process",
     ),
     Setting(
         "price-gpu-hour", "attribution.price_gpu_hour", "",
@@ -212,7 +212,7 @@ SETTINGS: Final[tuple[Setting, ...]] = (
     Setting(
         "docker-cert-path", "names.docker.cert_path", "",
         Type(values.optional_directory, "DIRECTORY", "directory", "the path of a directory"), Topic.NAMES,
-        "directory of ca.pem, cert.pem and key.pem for TLS to Docker",
+        "directory with ca.pem, cert.pem and key.pem for TLS to Docker",
         also_variables=("DOCKER_CERT_PATH",), when_empty="~/.docker",
     ),
     Setting(
@@ -233,12 +233,12 @@ SETTINGS: Final[tuple[Setting, ...]] = (
     ),
     Setting(
         "kubernetes-api", "names.kubernetes_api", "auto", choice(KubernetesApi), Topic.NAMES,
-        "whether to ask the Kubernetes API for this node's pods: auto, in a cluster if there is no CRI socket or "
-        "pod-labels are set",
+        "whether to read this node's pods from the Kubernetes API: auto, only in a cluster, if there is no CRI socket "
+        "or if pod-labels are set",
     ),
     Setting(
         "node-name", "names.node_name", "", _NAME, Topic.NAMES,
-        "this node's name in Kubernetes; the API is asked only if it is set",
+        "this node's name in Kubernetes; without it, the agent does not use the API",
         also_variables=("K8S_NODE_NAME", "NODE_NAME"),
     ),
     Setting(
@@ -366,7 +366,7 @@ SETTINGS: Final[tuple[Setting, ...]] = (
             text=values.words_text,
         ),
         Topic.COMPAT,
-        "other exporters whose metrics are served too, each on its own port and the host of --listen: "
+        "other exporters whose metrics the agent serves, too, each on its own port and the host of --listen: "
         f"{', '.join(EXPORTERS)}",
     ),
     Setting(
@@ -393,7 +393,7 @@ SETTINGS: Final[tuple[Setting, ...]] = (
         "socket for otel-gpu pause and resume: auto, control.sock in $RUNTIME_DIRECTORY, else in "
         "$XDG_RUNTIME_DIR/otel-gpu, else in /run/otel-gpu",
     ),
-    Setting("log-level", "log.level", "info", choice(LogLevel), Topic.LOGS, "lowest level that is logged"),
+    Setting("log-level", "log.level", "info", choice(LogLevel), Topic.LOGS, "lowest level of records to log"),
     Setting("log-format", "log.format", "logfmt", choice(LogFormat), Topic.LOGS, "format of log lines"),
 )  # fmt: skip
 

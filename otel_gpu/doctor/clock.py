@@ -56,5 +56,5 @@ def check_clock(clock: Clock, *, synchronised: bool | None) -> Finding:
         return unused("clock", "synchronisation is unknown: adjtimex is not available here")
     if synchronised:
         return ok("clock", "synchronised")
-    found = "the kernel reports it as not synchronised: timestamps may drift (a hypervisor may still keep it right)"
+    found = "the kernel reports it as not synchronised: timestamps may drift, unless a hypervisor or PTP sets it"
     return degraded("clock", found, _FIX)

@@ -173,13 +173,13 @@ def _accounting(gpus: Sequence[GpuAccounting]) -> Iterator[Finding]:
 
 
 def _persistence(answering: Sequence[GpuReading]) -> Iterator[Finding]:
-    """Without persistence mode the driver unloads a GPU's state when its last client closes it."""
+    """Without persistence mode the driver unloads a GPU's state when the last process closes it."""
     known = [gpu for gpu in answering if gpu.persistence_mode is not None]
     off = [gpu.identity.index for gpu in known if not gpu.persistence_mode]
     if off:
         found = (
-            f"off on {_indices(off)}: when the last client closes the GPU, accounting mode is lost and counters may "
-            "restart; the next client waits for seconds"
+            f"off on {_indices(off)}: when the last process closes the GPU, accounting mode is lost and counters may "
+            "restart; the next process waits for several seconds"
         )
         yield degraded("persistence", found, _PERSISTENCE_FIX)
     elif known:

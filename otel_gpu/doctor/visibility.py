@@ -180,7 +180,7 @@ def check_capabilities(own_proc: Path = Path("/proc"), *, in_pod: bool = False) 
     if in_pod:
         return unused("capabilities", "none needed for processes of this user in this pod")
     found = (
-        f"without {' and '.join(f'CAP_{name}' for name in missing)} only this user's processes can be searched for "
-        "open GPUs; memory that NVML does not list stays unattributed"
+        f"without {' and '.join(f'CAP_{name}' for name in missing)} the agent sees open GPUs only of "
+        "its own user's processes; memory that NVML does not list stays unattributed"
     )
     return degraded("capabilities", found, CAPABILITIES_FIX)

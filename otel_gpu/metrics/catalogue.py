@@ -104,19 +104,21 @@ MEMORY_STATE: Final = Attribute(
     "gpu.memory.state", str, "how the memory is used", ("reserved", "measured", "inferred", "unattributed", "free")
 )
 ENERGY_STATE: Final = Attribute(
-    "gpu.energy.state", str, "which part of the energy", ("attributed", "idle", "unattributed")
+    "gpu.energy.state", str, "what became of the energy", ("attributed", "idle", "unattributed")
 )
 ENERGY_SOURCE: Final = Attribute(
     "source", str, "the energy counter of the hardware, or the integral of power", ("counter", "power")
 )
-ENERGY_POLICY: Final = Attribute("policy", str, "how the energy that no work explains is divided", tuple(EnergyPolicy))
-ENERGY_MODEL: Final = Attribute("model", str, "how the energy of work is divided", tuple(EnergyModel))
+ENERGY_POLICY: Final = Attribute(
+    "policy", str, "how static energy, which the GPU uses even without work, is divided", tuple(EnergyPolicy)
+)
+ENERGY_MODEL: Final = Attribute("model", str, "how the rest, the energy of work, is divided", tuple(EnergyModel))
 IDLE_ORIGIN: Final = Attribute(
     "gpu.energy.idle.origin", str, "how the power of the GPU without a process was determined", tuple(Origin)
 )
 HELD_ORIGIN: Final = Attribute(
     "gpu.energy.held.origin", str,
-    "how the power of the GPU with processes that do no work was determined", tuple(Origin),
+    "how the power of the GPU with processes that do no work (context power) was determined", tuple(Origin),
 )  # fmt: skip
 METHOD: Final = Attribute(
     "gpu.attribution.method", str, "how the value was determined", ("measured", "estimated", "inferred")
@@ -141,7 +143,7 @@ EXECUTABLE: Final = Attribute(
 OVERFLOW: Final = Attribute(
     "otel.metric.overflow",
     bool,
-    "true on the entry for everything beyond the limits; absent elsewhere",
+    "true on the entry that processes or workloads beyond the limit share; absent elsewhere",
     optional=True,
 )
 SOURCE: Final = Attribute("otel_gpu.source", str, "the source that the agent reads: nvml, procfs, …")
@@ -187,7 +189,7 @@ _GAUGE, _COUNTER, _UPDOWN = Kind.GAUGE, Kind.COUNTER, Kind.UPDOWNCOUNTER
 
 METRICS: Final[tuple[Metric, ...]] = (
     _hardware("hw.gpu.memory.limit", _UPDOWN, "By", "Size of the GPU memory.", _NAMED),
-    _hardware("hw.gpu.memory.usage", _UPDOWN, "By", "GPU memory used, without the reserve of the driver.", _NAMED),
+    _hardware("hw.gpu.memory.usage", _UPDOWN, "By", "GPU memory used, without what the driver reserves.", _NAMED),
     _hardware("hw.gpu.memory.utilization", _GAUGE, "1", "Fraction of GPU memory used.", _GPU),
     _hardware("hw.gpu.utilization", _GAUGE, "1", "Fraction of time spent in a specific task.", (*_GPU, HW_TASK)),
     _hardware("hw.power", _GAUGE, "W", "Power drawn by the GPU.", _TYPED),
@@ -195,7 +197,7 @@ METRICS: Final[tuple[Metric, ...]] = (
     _hardware("hw.temperature", _GAUGE, "Cel", "Temperature of the GPU.", _GPU),
     _hardware(
         "hw.errors", _COUNTER, "{error}",
-        "Errors of the GPU: ECC over the life of the board, XID since the agent first saw the GPU.",
+        "Errors of the GPU: ECC errors over the life of the board, XID errors since the agent first saw the GPU.",
         (*_TYPED, ERROR_TYPE),
     ),
     _hardware(
@@ -208,13 +210,13 @@ METRICS: Final[tuple[Metric, ...]] = (
     ),
     _device(
         "gpu.device.memory.overcount", _UPDOWN, "By",
-        "Memory that process lists of the driver claim beyond what is used (read skew, shared memory).",
+        "Memory that the driver's process lists claim beyond what is used (read skew, shared memory).",
     ),
     _device(
         "gpu.device.energy", _COUNTER, "J", "GPU energy by state; the states sum to hw.energy.", ENERGY_STATE
     ),
     _device(
-        "gpu.device.energy.info", _UPDOWN, "1", "The basis of the division of energy. Always 1.",
+        "gpu.device.energy.info", _UPDOWN, "1", "How the energy is divided, as attributes. Always 1.",
         ENERGY_SOURCE, ENERGY_POLICY, ENERGY_MODEL, IDLE_ORIGIN, HELD_ORIGIN,
     ),
     _device("gpu.device.idle.memory", _UPDOWN, "By", "GPU memory held by processes that are idle."),
@@ -282,7 +284,7 @@ METRICS: Final[tuple[Metric, ...]] = (
         "otel_gpu.source.state", _UPDOWN, "1", "State of the source: 1 (true) or 0 (false) for each possible state.",
         SOURCE, SOURCE_STATE,
     ),
-    _agent("otel_gpu.collection.duration", _GAUGE, "s", "How long the source took in the last cycle.", SOURCE),
+    _agent("otel_gpu.collection.duration", _GAUGE, "s", "How long reading the source took in the last cycle.", SOURCE),
     _agent("otel_gpu.source.errors", _COUNTER, "{error}", "Errors while reading the source.", SOURCE),
     _explained("otel_gpu.attribution.coverage", _GAUGE, "1", "Fraction of used GPU memory that is attributed."),
     _explained(

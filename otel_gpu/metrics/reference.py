@@ -73,8 +73,8 @@ _OPENING: Final = f"""# Metrics
 _OF_RESOURCES: Final = """
 ## Resources
 
-In OTLP each workload has its own Resource with the known ones of these attributes. In Prometheus they are labels of
-every series of workloads and processes. The container and pod labels that you choose (`container.label.…`,
+In OTLP each workload has its own Resource with those of these attributes that are known. In Prometheus they are
+labels of every series of workloads and processes. The container and pod labels that you choose (`container.label.…`,
 `k8s.pod.label.…`) and the names of Slurm jobs (`slurm.job.…`) are added ([names.md](names.md)).
 """
 
@@ -99,20 +99,20 @@ cycles. The energy of a workload is the sum of its processes' energy, including 
   `gpu.mig.profile`; the points of the rest of the GPU have neither. Compute instances that share the memory of one
   GPU instance have no memory states of their own: their memory is counted with the rest of the GPU.
 * **Access** is 1 for a workload that was granted a GPU, has it open, or could open any GPU (a privileged
-  container). A workload that only could has no other points.
+  container). A workload that could open a GPU, and neither has it open nor was granted it, has no other points.
 * **Allocation** is exported for grants: 1 for a GPU, 1/replicas for a time-sliced one, the part of the SMs for a
-  MIG instance. If several workloads were granted the same whole GPU, they share it equally, so that allocations sum
-  to GPUs.
+  MIG instance. If several workloads were granted the same whole GPU, each counts an equal part, so that allocations
+  sum to the number of GPUs.
 * **Start of a counter:** the start of the workload or process, or of the agent's ledger, whichever is later. ECC
   errors are counted over the life of the board and have no start.
 * **First value of a counter.** A new workload is first exported with what it has used since it started. OTLP
   carries the start, so nothing is lost there. Prometheus does not see the start, and `increase` misses that first
   value: at most the use of one scrape interval and of the two cycles in which names are looked up.
   `--openmetrics-created` exports the start as `_created` samples. Every method and state of a counter is exported
-  from the first export on, at 0 while it is unused, so that none appears later with a first value that `increase`
+  from the first export on, at 0 while it is unused. None therefore appears later with a first value that `increase`
   misses.
 * **End.** An ended workload or process exports memory, utilisation, access and active as 0, and its counters, until
-  the retention is over. Then all its series end.
+  the retention is over. Then its series end.
 * **Overflow.** Beyond the limits on processes and workloads, new ones share one entry, so that sums stay exact.
   Only the points of that entry have `otel.metric.overflow`, which is true, as in OpenTelemetry's SDKs. In
   Prometheus this is the label `otel_metric_overflow="true"`."""

@@ -85,7 +85,7 @@ _MEANING: dict[int, tuple[type[OtelGpuError], str]] = {
     pynvml.NVML_ERROR_ARGUMENT_VERSION_MISMATCH: (Unsupported, "this driver does not know that structure version"),
     pynvml.NVML_ERROR_DEPRECATED: (Unsupported, "withdrawn by this driver"),
     pynvml.NVML_ERROR_NOT_READY: (Unavailable, "not ready"),
-    pynvml.NVML_ERROR_GPU_NOT_FOUND: (DeviceFailed, "GPU is not there any more"),
+    pynvml.NVML_ERROR_GPU_NOT_FOUND: (DeviceFailed, "GPU is no longer present"),
     pynvml.NVML_ERROR_UNKNOWN: (
         NoAccess,
         (

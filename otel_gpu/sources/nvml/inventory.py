@@ -16,7 +16,7 @@ from otel_gpu.sources.nvml.slot import Asleep, Slot
 _REMOVED_RETENTION_NS: Final = 300_000_000_000
 """How long a GPU that is no longer enumerated is reported as failed."""
 
-_REMOVED: Final = "GPU is not there any more: it was removed, or the driver does not find it; see lspci and dmesg"
+_REMOVED: Final = "GPU is no longer present: it was removed, or the driver does not find it; see lspci and dmesg"
 
 
 @dataclass(slots=True)

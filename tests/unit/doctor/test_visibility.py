@@ -164,7 +164,7 @@ def test_a_missing_capability_is_degraded_with_the_consequence_and_a_fix(
 ) -> None:
     found = capabilities(own_proc, mask)
     assert found.verdict is Verdict.DEGRADED
-    assert found.found.startswith(f"without {missing} only this user's processes")
+    assert found.found.startswith(f"without {missing} the agent sees open GPUs only of its own user's processes;")
     assert found.fix is not None
     for manifest in ("--cap-add SYS_PTRACE", "capabilities: {add: [SYS_PTRACE", "AmbientCapabilities=CAP_SYS_PTRACE"):
         assert manifest in found.fix

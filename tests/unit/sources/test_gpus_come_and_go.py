@@ -90,10 +90,10 @@ def test_an_added_gpu_is_found_and_a_removed_one_is_reported_and_then_forgotten(
     stage.bus.set_gpus(1)
     after = watched.until(ENDS_S + 290)
     assert {health(answer) for answer in after} == {(OK, FAILED)}
-    assert "not there any more" in (of(after[0], FAILING).reading.reason or "")
+    assert "no longer present" in (of(after[0], FAILING).reading.reason or "")
     assert len(watched.until(ENDS_S + 320)[-1].gpus) == 1
     assert len(lines) == 1
-    assert "is failed: GPU is not there any more" in lines[0]
+    assert "is failed: GPU is no longer present" in lines[0]
     uuid = "GPU-00000000-0000-4000-8000-000000000000"
     assert watched.totals_mj[uuid] == counter_mj(HEALTHY, watched.now_s - CYCLE_S) - counter_mj(HEALTHY, 0)
 

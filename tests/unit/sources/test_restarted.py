@@ -99,7 +99,7 @@ def test_a_gpu_that_is_not_found_after_a_restart_is_reported_and_then_forgotten(
     stage.put(alone)
     answer = watched.cycle()
     assert health(answer) == (OK, FAILED)
-    assert "not there any more" in (of(answer, FAILING).reading.reason or "")
+    assert "no longer present" in (of(answer, FAILING).reading.reason or "")
     assert len(watched.until(BEGINS_S + 320)[-1].gpus) == 1
 
 
