@@ -13,5 +13,5 @@ cd "$work"
 venv/bin/otel-gpu --version
 venv/bin/otel-gpu once --source sim --format json >once.json
 venv/bin/python -c 'import json; d = json.load(open("once.json")); assert len(d["gpus"]) > 0 and len(d["workloads"]) > 0'
-venv/bin/python -c 'from otel_gpu.web.endpoints import Page, static_routes as s; Page(simulated=True, refresh_s=5); assert len(s()) > 9'
+venv/bin/python -c 'from otel_gpu.web.endpoints import static_routes as s; assert len(s()) > 9'
 echo 'the wheel installs with the pinned runtime alone, and runs'
