@@ -20,6 +20,7 @@ from otel_gpu.sources.proc.host import (
     pid_namespace_is_initial,
 )
 from otel_gpu.sources.proc.pid_trust import pid_trust
+from otel_gpu.sources.proc.table import FaultKind
 
 _NEEDED: Final = {"SYS_PTRACE": 19, "DAC_READ_SEARCH": 2}
 """Capabilities and their bits in linux/capability.h."""
@@ -35,6 +36,14 @@ _PROC_FIX: Final = (
     "env: [{name: HOST_PROC, value: /host/proc}]"
 )
 _UNSEEN_FIX: Final = "run in the host's pid namespace, or set --proc-root (HOST_PROC) to the host's /proc"
+_UNREADABLE_FIXES: Final = {
+    FaultKind.TIMED_OUT.value: "see what it waits for: cat /proc/<pid>/stack, ls -l /proc/<pid>/fd; other processes are "
+    "read as usual",
+    FaultKind.TOO_LARGE.value: "its managed memory is not known, and nothing is inferred from it; measured memory is not "
+    "affected",
+    FaultKind.MALFORMED.value: "set --proc-root (HOST_PROC) to a procfs",
+    FaultKind.UNIDENTIFIED.value: "see /proc/<pid>/cgroup: its form is not one of those in docs/names.md",
+}
 _MOUNT_FIX: Final = "mount /proc: mount -t proc proc /proc"
 _SHARED_PIDS_FIX: Final = "in the pod's manifest, shareProcessNamespace: true"
 _POD_PIDS_FIX: Final = f"use driver 570.86 or later; {_SHARED_PIDS_FIX}; HOST_PROC=/proc"
@@ -125,7 +134,7 @@ def _inference(processes: ProcessRead) -> Finding:
 
 def check_proc(gpus: GpuRead, read: ProcessRead) -> list[Finding]:
     """Check what /proc shows, and whether it has the processes that NVML lists."""
-    return [_proc(read), *_unseen(gpus, read)]
+    return [_proc(read), *_unreadable(read), *_unseen(gpus, read)]
 
 
 def _proc(read: ProcessRead) -> Finding:
@@ -144,6 +153,15 @@ def _proc_fix(read: ProcessRead, found: str) -> str:
     if CGROUP_NAMESPACE_FIX in found:
         return CGROUP_NAMESPACE_FIX
     return CAPABILITIES_FIX if "CAP_SYS_PTRACE" in found else _PROC_FIX
+
+
+def _unreadable(read: ProcessRead) -> Iterator[Finding]:
+    """The processes that could not be read for a reason of their own. Missing privileges are findings of ``_proc``."""
+    for process in read.unreadable_processes:
+        if process.reason in _UNREADABLE_FIXES:
+            name = f" ({process.name})" if process.name else ""
+            found = f"pid {process.pid}{name} could not be read: {process.detail}"
+            yield degraded("process", found, _UNREADABLE_FIXES[process.reason])
 
 
 def _unseen(gpus: GpuRead, read: ProcessRead) -> Iterator[Finding]:

@@ -151,7 +151,7 @@ class ProcessReader:
         try:
             return pending.result(deadline_s)
         except TooLate:
-            self._abandon(pending, None, None)
+            self._abandon(pending, _Abandoned())
             raise
 
     def read(self, wanted: Sequence[Wanted], deadline_s: float) -> list[ProcessRecord]:
@@ -175,11 +175,12 @@ class ProcessReader:
                 current = round_.abandon()
                 records += round_.records
                 self._note_devices_error(round_)
-                pid = None if current is None else current.wanted.pid
-                self._abandon(pending, pid, None if current is None else self._group_of(current))
                 if current is None:
+                    self._abandon(pending, _Abandoned())
                     break
-                current.fault = Fault(FaultKind.TIMED_OUT, str(late), hides_devices=current.devices is None)
+                is_unlisted = current.devices is None
+                self._abandon(pending, _Abandoned(current.wanted.pid, self._group_of(current), is_unlisted))
+                current.fault = Fault(FaultKind.TIMED_OUT, str(late), hides_devices=is_unlisted)
                 records.append(current)
                 left = left[len(round_.records) + 1 :]
             else:
@@ -202,14 +203,14 @@ class ProcessReader:
                 if now_s >= deadline_s or round_.stalled_s(now_s) >= self._stall_s:
                     raise
 
-    def _abandon(self, pending: Pending[Any], pid: int | None, group: str | None) -> None:
-        self._abandoned[pending] = _Abandoned(pid, group)
+    def _abandon(self, pending: Pending[Any], abandoned: _Abandoned) -> None:
+        self._abandoned[pending] = abandoned
         self._worker.close()
         self._worker = _new_worker()
 
-    def _full_groups(self) -> frozenset[str]:
-        count = Counter(each.group for each in self._abandoned.values() if each.group is not None)
-        return frozenset(group for group, number in count.items() if number >= MAX_ABANDONED_PER_GROUP)
+    def _full_groups(self) -> _FullGroups:
+        grouped = [each for each in self._abandoned.values() if each.group is not None]
+        return _FullGroups(_full(grouped), _full([each for each in grouped if each.before_devices]))
 
     def _group_of(self, record: ProcessRecord) -> str | None:
         """The container of a process, else its user, so that one cannot use up what may be abandoned for all.
@@ -225,8 +226,23 @@ class ProcessReader:
 
 
 class _Abandoned(NamedTuple):
-    pid: int | None
-    group: str | None
+    """A read that has not returned: of which process and group, and whether it was to list the open devices."""
+
+    pid: int | None = None
+    group: str | None = None
+    before_devices: bool = False
+
+
+class _FullGroups(NamedTuple):
+    """Groups of which too many reads have not returned: all of them, and those that were to list open devices."""
+
+    all_reads: frozenset[str] = frozenset()
+    before_devices: frozenset[str] = frozenset()
+
+
+def _full(abandoned: Sequence[_Abandoned]) -> frozenset[str]:
+    count = Counter(each.group for each in abandoned if each.group is not None)
+    return frozenset(group for group, number in count.items() if number >= MAX_ABANDONED_PER_GROUP)
 
 
 def _new_worker() -> Worker:
@@ -277,7 +293,7 @@ class _Round:
         wanted: Sequence[Wanted],
         budget: _Budget,
         group_of: Callable[[ProcessRecord], str | None],
-        full_groups: frozenset[str],
+        full_groups: _FullGroups,
     ) -> None:
         self._procfs = procfs
         self._wanted = wanted
@@ -343,7 +359,7 @@ class _Round:
         try:
             with ProcessDir(root_fd, wanted.pid, self._procfs.device_dir) as directory:
                 record.owner_uid = directory.owner_uid()
-                if self._is_in_full_group(record):
+                if self._is_in(self._full_groups.before_devices, record):
                     return
                 stat = directory.stat()
                 record.stat = stat
@@ -378,15 +394,15 @@ class _Round:
                 self._read_cgroup(directory, record)
             if wanted.boot_time or not is_same:
                 record.boot_time_s = self._read_boot_time(root_fd)
-        if self._is_in_full_group(record):
+        if self._is_in(self._full_groups.all_reads, record):
             return
         self._verify(directory, record, named)
         if is_of_interest and not wanted.is_measured and (wanted.maps or not is_same):
             self._read_maps(directory, record, wanted.uvm_files if is_same else frozenset())
 
-    def _is_in_full_group(self, record: ProcessRecord) -> bool:
+    def _is_in(self, full_groups: frozenset[str], record: ProcessRecord) -> bool:
         """Whether too many reads of its container or user have not returned."""
-        if not self._full_groups or self._group_of(record) not in self._full_groups:
+        if not full_groups or self._group_of(record) not in full_groups:
             return False
         detail = f"{MAX_ABANDONED_PER_GROUP} reads of its container or user have not returned"
         record.fault = Fault(FaultKind.TIMED_OUT, detail, hides_devices=record.devices is None)
