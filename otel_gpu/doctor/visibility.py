@@ -38,7 +38,7 @@ _PROC_FIX: Final = (
 _UNSEEN_FIX: Final = "run in the host's pid namespace, or set --proc-root (HOST_PROC) to the host's /proc"
 _UNREADABLE_FIXES: Final = {
     FaultKind.TIMED_OUT.value: "see what it waits for: cat /proc/<pid>/stack; ls -l /proc/<pid>/fd",
-    FaultKind.TOO_LARGE.value: "none needed: nothing is inferred from its mappings, and measured memory is not affected",
+    FaultKind.TOO_LARGE.value: "none needed: nothing is inferred from its mappings; measured memory is not affected",
     FaultKind.MALFORMED.value: "set --proc-root (HOST_PROC) to a procfs",
     FaultKind.UNIDENTIFIED.value: "see /proc/<pid>/cgroup: its form is not one of those in docs/names.md",
 }
