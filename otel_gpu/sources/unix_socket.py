@@ -6,11 +6,22 @@ import errno
 import os
 import socket
 import stat
+import struct
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 
 NO_LISTENER: Final = (FileNotFoundError, NotADirectoryError, ConnectionRefusedError)
 """Errors of ``connect`` where no process listens at the path."""
+
+
+_CREDENTIALS: Final = struct.Struct("iII")  # struct ucred of socket(7): pid, uid, gid
+
+
+class Peer(NamedTuple):
+    """The process at the other end of a connection. A server's is the process that called listen()."""
+
+    pid: int
+    uid: int
 
 
 class NotASocketError(OSError):
@@ -33,6 +44,12 @@ def connect(path: Path | str) -> socket.socket:
         connection.close()
         raise
     return connection
+
+
+def peer(connection: socket.socket) -> Peer:
+    """The process at the other end. OSError if the kernel does not know it."""
+    pid, uid, _ = _CREDENTIALS.unpack(connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size))
+    return Peer(pid, uid)
 
 
 def failure_reason(error: OSError) -> str:

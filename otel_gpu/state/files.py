@@ -67,12 +67,7 @@ class PrivateDirectory:
                 raise Unavailable(f"{self.path / name}: it is a symbolic link; remove it") from None
             raise
         try:
-            status = os.fstat(descriptor)
-            problem = _why_not_own_file(status)
-            if problem is None and status.st_nlink > 1:  # what is written to it would be written to another file
-                problem = "it is a hard link"
-            if problem is not None:
-                raise Unavailable(f"{self.path / name}: {problem}; remove it")
+            _check_lock(self.path / name, os.fstat(descriptor))
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except (OSError, Unavailable):
             os.close(descriptor)
@@ -146,6 +141,14 @@ def _why_not_own_file(found: os.stat_result) -> str | None:
     if not stat.S_ISREG(found.st_mode):
         return "it is not a regular file"
     return None if found.st_uid == os.geteuid() else f"it belongs to user {found.st_uid}"
+
+
+def _check_lock(path: Path, found: os.stat_result) -> None:
+    problem = _why_not_own_file(found)
+    if problem is None and found.st_nlink > 1:  # what is written to it would be written to another file
+        problem = "it is a hard link"
+    if problem is not None:
+        raise Unavailable(f"{path}: {problem}; remove it")
 
 
 def _tighten(path: Path, descriptor: int, *, as_it_is: bool) -> None:

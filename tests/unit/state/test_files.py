@@ -94,7 +94,7 @@ def test_a_lock_of_another_user_is_refused(directory: PrivateDirectory, monkeypa
     (directory.path / "lock").touch()
     with monkeypatch.context() as patch:
         patch.setattr(os, "geteuid", lambda: 4711)
-        with pytest.raises(Unavailable, match="lock: it belongs to user .*; remove it"):
+        with pytest.raises(Unavailable, match=r"lock: it belongs to user \d+; remove it"):
             directory.lock("lock")
     os.close(directory.lock("lock"))  # nothing holds it
 
