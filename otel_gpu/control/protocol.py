@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import json
-import os
 import socket
-import stat
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
 from otel_gpu.bounded_io import Deadline, parse_json
 from otel_gpu.errors import Unavailable
 from otel_gpu.sources.pause import time_text
-from otel_gpu.sources.unix_socket import NO_LISTENER, connect, failure_reason, peer
+from otel_gpu.sources.unix_socket import NO_LISTENER, connect, failure_reason, impostor
 
 MAX_MESSAGE_BYTES: Final = 4096
 MAX_PAUSE_S: Final = 7 * 86_400.0
@@ -62,10 +60,8 @@ def request(paths: Sequence[Path], message: Mapping[str, Any]) -> dict[str, Any]
             failures.append(f"{path}: {failure_reason(error)}")
         else:
             with connection:
-                if _may_be_impostor(path, uid := peer(connection).uid):
-                    failures.append(
-                        f"{path}: user {uid} listens there, and may not be the agent; run this as that user"
-                    )
+                if (found := impostor(connection, path)) is not None:
+                    failures.append(f"{path}: {found}; run this as that user")
                     continue
                 return _exchange(connection, path, message)
     raise Unavailable(f"no running agent was found: {'; '.join(failures)}; --control-socket sets another path")
@@ -81,28 +77,6 @@ def _exchange(connection: socket.socket, path: Path, message: Mapping[str, Any])
         reason = response.get("error")
         raise Unavailable(reason if isinstance(reason, str) else f"{path}: the agent refused the request")
     return response
-
-
-def _may_be_impostor(path: Path, uid: int) -> bool:
-    """Whether a listener of this user may have taken the agent's place. Root and the client's own user do not.
-
-    Another user is the agent's if it was given the directory of the socket, as with ``DynamicUser=``: then no other
-    user can replace that directory or one above it. A sticky directory, such as /tmp, is open to every user.
-    """
-    trusted = {0, os.geteuid()}
-    return uid not in trusted and not _is_writable_only_by(path, {*trusted, uid})
-
-
-def _is_writable_only_by(path: Path, users: Collection[int]) -> bool:
-    """Whether only these users can replace the path, with links in it and without."""
-    try:
-        found = [each.lstat() for each in {*path.parents, *path.resolve().parents}]
-    except OSError:
-        return False
-    return all(
-        status.st_uid in users and (stat.S_ISLNK(status.st_mode) or not status.st_mode & (stat.S_IWGRP | stat.S_IWOTH))
-        for status in found
-    )
 
 
 # ---------------------------------------------------------------------------- messages

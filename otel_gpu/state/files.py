@@ -67,7 +67,8 @@ class PrivateDirectory:
                 raise Unavailable(f"{self.path / name}: it is a symbolic link; remove it") from None
             raise
         try:
-            _check_lock(self.path / name, os.fstat(descriptor))
+            if (problem := lock_problem(os.fstat(descriptor))) is not None:
+                raise Unavailable(f"{self.path / name}: {problem}; remove it")  # noqa: TRY301 - to be closed first
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except (OSError, Unavailable):
             os.close(descriptor)
@@ -138,17 +139,19 @@ def write_all(descriptor: int, content: bytes) -> None:
 
 
 def _why_not_own_file(found: os.stat_result) -> str | None:
+    if stat.S_ISLNK(found.st_mode):
+        return "it is a symbolic link"
     if not stat.S_ISREG(found.st_mode):
         return "it is not a regular file"
     return None if found.st_uid == os.geteuid() else f"it belongs to user {found.st_uid}"
 
 
-def _check_lock(path: Path, found: os.stat_result) -> None:
+def lock_problem(found: os.stat_result) -> str | None:
+    """Why a file must not be used as a lock; ``None`` if it may."""
     problem = _why_not_own_file(found)
     if problem is None and found.st_nlink > 1:  # what is written to it would be written to another file
-        problem = "it is a hard link"
-    if problem is not None:
-        raise Unavailable(f"{path}: {problem}; remove it")
+        return "it is a hard link"
+    return problem
 
 
 def _tighten(path: Path, descriptor: int, *, as_it_is: bool) -> None:

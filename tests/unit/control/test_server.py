@@ -17,6 +17,7 @@ from otel_gpu.control import protocol, server
 from otel_gpu.control.protocol import request
 from otel_gpu.control.server import ControlServer
 from otel_gpu.errors import Unavailable
+from otel_gpu.sources import unix_socket
 from otel_gpu.sources.unix_socket import Peer
 
 Handlers = Mapping[str, Callable[[Mapping[str, Any]], Mapping[str, Any]]]
@@ -87,7 +88,7 @@ def test_a_listener_of_another_user_is_sent_nothing(
     path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Any user can create the directory of a socket in /tmp, while no agent runs."""
-    monkeypatch.setattr(protocol, "peer", lambda _: Peer(pid=1, uid=4711))
+    monkeypatch.setattr(unix_socket, "peer", lambda _: Peer(pid=1, uid=4711))
     path.parent.mkdir()
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as impostor:
         impostor.bind(str(path))
