@@ -13,6 +13,7 @@ from typing import Any, Final
 import pytest
 import yaml
 
+from otel_gpu.cli import dispatch
 from otel_gpu.config import SETTINGS, load
 from otel_gpu.config.checks import check_exports
 from otel_gpu.config.compat_exporters import EXPORTERS
@@ -192,6 +193,19 @@ def test_the_agent_has_the_same_two_capabilities_everywhere() -> None:
     unit = (DEPLOY / "systemd/otel-gpu.service").read_text(encoding="utf-8")
     both = " ".join(f"CAP_{name}" for name in NEEDED)
     assert f"\nAmbientCapabilities={both}\nCapabilityBoundingSet={both}\n" in unit
+
+
+def test_the_unit_starts_the_agent_again_after_every_end_but_a_bad_configuration() -> None:
+    """SIGHUP ends the agent with code 0 (tests/e2e/test_pause_and_restart.py), which is no failure."""
+    unit = (DEPLOY / "systemd/otel-gpu.service").read_text(encoding="utf-8")
+    settings = dict(re.findall(r"^([A-Z][A-Za-z]+)=(.*)$", unit, re.MULTILINE))
+    assert settings["Restart"] == "always"
+    assert settings["RestartPreventExitStatus"] == str(dispatch.BAD_USAGE)
+
+
+def test_the_unit_allows_more_descriptors_than_systemds_default() -> None:
+    unit = (DEPLOY / "systemd/otel-gpu.service").read_text(encoding="utf-8")
+    assert "\nLimitNOFILE=65536\n" in unit
 
 
 def test_every_service_of_compose_is_locked_down_and_reachable_from_this_host_only() -> None:
