@@ -71,6 +71,11 @@ def pods() -> Iterator[dict[str, Any]]:
             yield pod
 
 
+def on_nodes() -> list[dict[str, Any]]:
+    """Pod specs of agents that see their whole node."""
+    return [pod for pod in pods() if pod.get("hostPID") and pod["containers"][0]["name"] == "otel-gpu"]
+
+
 def containers() -> Iterator[dict[str, Any]]:
     for pod in pods():
         yield from pod.get("initContainers", [])
@@ -182,6 +187,18 @@ def test_variables_of_services_are_not_taken_for_settings() -> None:
     for pod in pods():
         if pod["containers"][0]["name"] == "otel-gpu":
             assert pod["enableServiceLinks"] is False
+
+
+def test_an_agent_that_is_not_ready_is_scraped_and_one_that_is_blind_stops_no_rolling_update() -> None:
+    """/readyz is 503 while a node has no driver; /healthz is 200 (tests/unit/agent/test_agent.py)."""
+    found = [manifest for manifest in MANIFESTS if manifest["kind"] == "Service"]
+    assert len(found) >= 2
+    assert all(service["spec"]["publishNotReadyAddresses"] is True for service in found)
+    template = (CHART / "templates/service.yaml").read_text(encoding="utf-8")
+    assert "\n  publishNotReadyAddresses: true\n" in template
+    [values] = documents(CHART / "values.yaml")
+    probes = [values["readinessProbe"], *(one["readinessProbe"] for pod in on_nodes() for one in pod["containers"])]
+    assert {probe["httpGet"]["path"] for probe in probes} == {"/healthz"}
 
 
 def test_the_agent_has_the_same_two_capabilities_everywhere() -> None:
