@@ -1,4 +1,4 @@
-"""``otel-gpu pause`` and a listener of another user: believed only where no other user can have put it there."""
+"""Another user who takes the place of the agent, of its directories or of its lock."""
 
 from __future__ import annotations
 
@@ -14,6 +14,9 @@ from typing import Final
 
 import pytest
 
+from otel_gpu.control.server import ControlServer
+from otel_gpu.errors import Unavailable
+from otel_gpu.state.files import PrivateDirectory
 from tests.cli import otel_gpu
 
 pytestmark = [
@@ -87,3 +90,21 @@ def test_a_link_that_another_user_created_is_not_followed_to_a_listener(director
         link.unlink()
     assert (result.returncode, result.stdout) == (1, "")
     assert "may not be the agent" in result.stderr
+
+
+def test_the_agent_does_not_listen_in_a_directory_of_another_user(directory: Path) -> None:
+    with pytest.raises(Unavailable, match=f"{directory} belongs to user {OTHER_UID}"):
+        ControlServer(directory / "control.sock", {})
+
+
+def test_the_agent_does_not_use_a_state_directory_or_lock_of_another_user(directory: Path) -> None:
+    with pytest.raises(Unavailable, match=f"{directory}: it belongs to user {OTHER_UID}"):
+        PrivateDirectory.open(directory)
+    (directory / "lock").touch(mode=0o666)
+    os.chown(directory / "lock", OTHER_UID, OTHER_UID)
+    os.chown(directory, 0, 0)
+    directory.chmod(0o777)
+    own = PrivateDirectory.open(directory)
+    with pytest.raises(Unavailable, match=f"{directory}/lock: it belongs to user {OTHER_UID}; remove it"):
+        own.lock("lock")
+    own.close()
