@@ -9,6 +9,7 @@ from typing import Final, NamedTuple, Protocol
 
 from otel_gpu.model import (
     NO_PROCESSES,
+    NO_UNREADABLE,
     DriverFacts,
     GpuReading,
     ProcessFacts,
@@ -42,6 +43,7 @@ class ProcessRead:
     ``pids_complete`` is false in a private pid namespace, where drivers hide processes of others.
     ``pids_are_own`` is false if the pids are those of another namespace than the agent's: a host's ``/proc`` mounted
     elsewhere. ``all_visible`` is false unless every process of the host and its open files could be read.
+    ``unreadable`` counts the processes that could not be read, or not in full, by ``UnreadableReason``.
     ``processes`` is never changed after it was returned.
     """
 
@@ -52,6 +54,7 @@ class ProcessRead:
     pids_complete: bool = True
     pids_are_own: bool = True
     all_visible: bool = True
+    unreadable: Mapping[str, int] = field(default_factory=lambda: NO_UNREADABLE)
 
 
 class Claim(NamedTuple):

@@ -192,7 +192,7 @@ def test_a_driver_without_some_functions_gives_all_other_figures(
     for key in path:
         value = value[key]
     assert value == expected
-    assert document["sources"][0] == {"name": "nvml", "ok": True, "reason": None}
+    assert document["sources"][0] == {"name": "nvml", "ok": True, "reason": None, "blind": False}
 
 
 def test_process_entries_of_32_bytes_are_read_correctly(tmp_path: Path, proc: ProcTree) -> None:
@@ -277,6 +277,7 @@ def test_a_process_with_an_invalid_cgroup_is_unidentified(stub_dir: Path, tmp_pa
         "name": "procfs",
         "ok": False,
         "reason": "the workload of 1 process is unknown: the cgroup does not identify it",
+        "blind": False,
     }
 
 
@@ -317,4 +318,4 @@ def test_a_library_with_the_minimum_of_functions_is_enough(tmp_path: Path, proc:
     assert gpu["memory"]["unattributed"] == 350
     assert gpu["memory"]["reserved"] is None
     assert by_id(document)[CONTAINER]["gpus"][0]["memory"]["measured"] == 250
-    assert document["sources"][0] == {"name": "nvml", "ok": True, "reason": None}
+    assert document["sources"][0] == {"name": "nvml", "ok": True, "reason": None, "blind": False}
