@@ -252,6 +252,6 @@ class Snapshot:
     unreadable: Mapping[str, int] = field(default_factory=lambda: NO_UNREADABLE)
 
 
-NO_UNREADABLE: Final[Mapping[str, int]] = MappingProxyType({})
+NO_UNREADABLE: Final[Mapping[str, int]] = {}
 NO_NAMES: Final[Mapping[WorkloadKey, WorkloadNames]] = MappingProxyType({})
 NO_PROCESSES: Final[Mapping[int, ProcessFacts]] = MappingProxyType({})

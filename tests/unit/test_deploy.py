@@ -189,8 +189,8 @@ def test_variables_of_services_are_not_taken_for_settings() -> None:
             assert pod["enableServiceLinks"] is False
 
 
-def test_an_agent_that_is_not_ready_is_scraped_and_one_that_is_blind_stops_no_rolling_update() -> None:
-    """/readyz is 503 while a node has no driver; /healthz is 200 (tests/unit/agent/test_agent.py)."""
+def test_an_agent_that_is_not_ready_is_scraped() -> None:
+    """/readyz is 503 while the agent is blind (tests/unit/agent/test_agent.py)."""
     found = [manifest for manifest in MANIFESTS if manifest["kind"] == "Service"]
     assert len(found) >= 2
     assert all(service["spec"]["publishNotReadyAddresses"] is True for service in found)
@@ -198,7 +198,7 @@ def test_an_agent_that_is_not_ready_is_scraped_and_one_that_is_blind_stops_no_ro
     assert "\n  publishNotReadyAddresses: true\n" in template
     [values] = documents(CHART / "values.yaml")
     probes = [values["readinessProbe"], *(one["readinessProbe"] for pod in on_nodes() for one in pod["containers"])]
-    assert {probe["httpGet"]["path"] for probe in probes} == {"/healthz"}
+    assert {probe["httpGet"]["path"] for probe in probes} == {"/readyz"}
 
 
 def test_the_agent_has_the_same_two_capabilities_everywhere() -> None:
