@@ -6,6 +6,7 @@ and a server that sends a byte now and then would never reach it.
 
 from __future__ import annotations
 
+import errno
 import io
 import json
 import os
@@ -76,7 +77,13 @@ class DeadlineReader(io.RawIOBase):
 
 
 def read_file(path: Path, max_bytes: int) -> bytes:
-    """The content of a file. Raises OSError, TooLarge, and ValueError for an invalid path."""
+    """The content of a regular file. Raises OSError, TooLarge, and ValueError for an invalid path.
+
+    A pipe or device is an OSError and is not opened: to open a named pipe waits for a writer.
+    """
+    mode = path.stat().st_mode
+    if not stat.S_ISREG(mode) and not stat.S_ISDIR(mode):
+        raise OSError(errno.EINVAL, "it is not a regular file")
     with path.open("rb") as file:
         content = file.read(max_bytes + 1)
     if len(content) > max_bytes:

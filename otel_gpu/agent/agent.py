@@ -14,6 +14,7 @@ from otel_gpu.agent.engine import Engine
 from otel_gpu.agent.host import Host, view_subject
 from otel_gpu.agent.sampling import FRESH_S, Sampling
 from otel_gpu.agent.services import Service, Services
+from otel_gpu.bounded_io import one_line
 from otel_gpu.clock import Clock
 from otel_gpu.config import Config
 from otel_gpu.control.pause_file import PauseFile
@@ -55,6 +56,10 @@ _START_S: Final = 30.0
 """Additional time for the first sample: a driver without persistence mode initialises its GPUs one after the other."""
 
 
+_MAX_REASON_CHARS: Final = 1000
+"""Of a reason on ``/readyz``. A source may give several at once, each with its fix."""
+
+
 class Agent:
     """Samples, attributes, serves and exports until it is stopped. Construction binds addresses and starts nothing."""
 
@@ -84,7 +89,6 @@ class Agent:
         health = Health(
             self.engine,
             clock,
-            gpu_source=host.gpus.name,
             interval_s=config.sampling.interval_s,
             deadline_s=config.sampling.deadline_s,
         )
@@ -200,10 +204,9 @@ def report_route(fresh: Callable[[], Report | None]) -> Route:
 class Health:
     """Liveness and readiness of an agent whose engine runs a cycle every ``interval_s``."""
 
-    def __init__(self, engine: Engine, clock: Clock, *, gpu_source: str, interval_s: float, deadline_s: float) -> None:
+    def __init__(self, engine: Engine, clock: Clock, *, interval_s: float, deadline_s: float) -> None:
         self._engine = engine
         self._clock = clock
-        self._gpu_source = gpu_source
         self._max_age_s = _MISSED_CYCLES * interval_s + deadline_s
         self._started_ns = clock.monotonic_ns()
 
@@ -218,11 +221,12 @@ class Health:
         return Response("ok\n")
 
     def readyz(self, _: Request) -> Response:
-        """Whether there are figures of GPUs."""
+        """Whether something can be attributed: the driver responds, and processes are visible."""
         report = self._engine.latest
         if report is None:
             return NO_SAMPLE_YET
-        gpus = next(source for source in report.sources if source.name == self._gpu_source)
-        if not gpus.state.answers:
-            return Response(f"{gpus.name}: {gpus.reason}\n", status=HTTPStatus.SERVICE_UNAVAILABLE)
-        return Response("ok\n")
+        blind = next((source for source in report.sources if source.blind), None)
+        if blind is None:
+            return Response("ok\n")
+        reason = one_line(blind.reason or "nothing can be attributed", _MAX_REASON_CHARS)
+        return Response(f"{blind.name}: {reason}\n", status=HTTPStatus.SERVICE_UNAVAILABLE)

@@ -13,6 +13,7 @@ from otel_gpu.attribution.options import AttributionOptions
 from otel_gpu.clock import Clock
 from otel_gpu.model import (
     NO_PROCESSES,
+    NO_UNREADABLE,
     GpuReading,
     GpuReport,
     MigReading,
@@ -23,6 +24,7 @@ from otel_gpu.model import (
     Snapshot,
     SourceOutcome,
     SourceState,
+    UnreadableReason,
     WorkloadKind,
     WorkloadRef,
 )
@@ -141,8 +143,10 @@ class Engine:
             processes=processes,
             names=resolution.names,
             sources=(
-                _outcome(self._gpus.name, gpu_read, gpus_s),
-                _outcome(self._processes.name, process_read, processes_s),
+                replace(_outcome(self._gpus.name, gpu_read, gpus_s), blind=not gpu_read.state.answers),
+                replace(
+                    _outcome(self._processes.name, process_read, processes_s), blind=self._hides_processes(process_read)
+                ),
                 *name_outcomes,
             ),
             driver=gpu_read.driver,
@@ -150,7 +154,12 @@ class Engine:
             names_pending=resolution.pending,
             grants=resolution.grants,
             infers=self._pod is None or process_read.all_visible,
+            unreadable=_unreadable(process_read),
         )
+
+    def _hides_processes(self, read: ProcessRead) -> bool:
+        """Whether no process of a workload can be seen. In a sidecar the pid namespace is that of its pod."""
+        return not read.state.answers or (self._pod is None and not read.pids_complete)
 
     def _match_pids(
         self, gpu_read: GpuRead, process_read: ProcessRead
@@ -214,6 +223,13 @@ def _exited(facts: ProcessFacts) -> ProcessFacts:
     if not facts.alive:
         return facts
     return ProcessFacts(facts.key, facts.name, facts.start_time_s, facts.owner_uid, facts.workload, alive=False)
+
+
+def _unreadable(read: ProcessRead) -> Mapping[str, int]:
+    """Processes that could not be read, for every reason; empty if the source did not answer."""
+    return (
+        {reason: read.unreadable.get(reason, 0) for reason in UnreadableReason} if read.state.answers else NO_UNREADABLE
+    )
 
 
 def _outcome(name: str, read: GpuRead | ProcessRead | NameRead, duration_s: float) -> SourceOutcome:

@@ -66,6 +66,7 @@ def build_report(
         driver=snapshot.driver,
         anomalies=anomalies,
         epoch_ns=ledger.epoch_ns,
+        unreadable=snapshot.unreadable,
     )
 
 

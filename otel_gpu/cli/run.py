@@ -31,7 +31,10 @@ _DONE: Final = 0
 
 
 def run(config: Config, *, view: bool, demo: bool = False) -> int:
-    """Run the agent until SIGTERM, SIGINT or SIGHUP. ``demo`` changes the reason why a host is simulated."""
+    """Run the agent until SIGTERM, SIGINT or SIGHUP. ``demo`` changes the reason why a host is simulated.
+
+    SIGHUP does not reload the configuration: whatever has started the agent starts it again.
+    """
     limit_malloc_arenas()
     clock = SystemClock()
     with show_progress("opening the driver"):

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import stat
-from contextlib import suppress
 from pathlib import Path
 from typing import Final, NoReturn
 
@@ -26,7 +24,6 @@ def check_exports(loaded: Loaded) -> None:
     if export.pushes:
         _check_retention(loaded)
     if Exporter.OTLP in export.exporters:
-        _check_regular_files(loaded)
         _check_endpoint(loaded)
         _check_plain_text(loaded)
         _check_files(loaded)
@@ -41,17 +38,6 @@ def _check_retention(loaded: Loaded) -> None:
             f"is too short; use at least twice the export-interval ({config.export.interval_s:g}s), "
             "so that every exporter gets final values",
         )
-
-
-def _check_regular_files(loaded: Loaded) -> None:
-    """Refuse pipes and devices: reading one could wait forever. A missing file is reported when it is read."""
-    for key in _FILES:
-        path, mode = _path(loaded, key), 0
-        if path is not None:
-            with suppress(OSError):
-                mode = path.stat().st_mode
-        if mode and not stat.S_ISREG(mode) and not stat.S_ISDIR(mode):
-            _refuse(loaded, key, "is not a regular file")
 
 
 def _check_endpoint(loaded: Loaded) -> None:

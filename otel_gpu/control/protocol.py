@@ -11,7 +11,7 @@ from typing import Any, Final
 from otel_gpu.bounded_io import Deadline, parse_json
 from otel_gpu.errors import Unavailable
 from otel_gpu.sources.pause import time_text
-from otel_gpu.sources.unix_socket import NO_LISTENER, connect, failure_reason
+from otel_gpu.sources.unix_socket import NO_LISTENER, connect, failure_reason, impostor
 
 MAX_MESSAGE_BYTES: Final = 4096
 MAX_PAUSE_S: Final = 7 * 86_400.0
@@ -44,7 +44,10 @@ def describe_resume(response: Mapping[str, Any]) -> str:
 
 
 def request(paths: Sequence[Path], message: Mapping[str, Any]) -> dict[str, Any]:
-    """The response of the first agent that listens at one of these paths. Unavailable if none does, or it refuses."""
+    """The response of the first agent that listens at one of these paths. Unavailable if none does, or it refuses.
+
+    A listener that may not be the agent is sent nothing.
+    """
     if not paths:
         raise Unavailable("the control socket is turned off (control-socket none)")
     failures: list[str] = []
@@ -57,6 +60,9 @@ def request(paths: Sequence[Path], message: Mapping[str, Any]) -> dict[str, Any]
             failures.append(f"{path}: {failure_reason(error)}")
         else:
             with connection:
+                if (found := impostor(connection, path)) is not None:
+                    failures.append(f"{path}: {found}; run this as that user")
+                    continue
                 return _exchange(connection, path, message)
     raise Unavailable(f"no running agent was found: {'; '.join(failures)}; --control-socket sets another path")
 

@@ -9,7 +9,6 @@ import logging
 import os
 import socket
 import stat
-import struct
 import threading
 import time
 from collections.abc import Callable, Mapping
@@ -21,7 +20,7 @@ from otel_gpu.control import protocol
 from otel_gpu.control.protocol import MAX_PAUSE_S
 from otel_gpu.errors import OtelGpuError, Unavailable, UsageError
 from otel_gpu.sources.pause import PausableGpus
-from otel_gpu.sources.unix_socket import connect
+from otel_gpu.sources.unix_socket import connect, peer
 
 log = logging.getLogger(__name__)
 
@@ -34,8 +33,6 @@ _REJECT_TIMEOUT_S: Final = 0.2
 _BACKLOG: Final = 8
 _LOCK_TIMEOUT_S: Final = 1.0
 """Time to wait for another agent that starts at the same moment."""
-
-_CREDENTIALS: Final = struct.Struct("iII")  # struct ucred of socket(7): pid, uid, gid
 
 
 class ControlServer:
@@ -88,8 +85,7 @@ class ControlServer:
         protocol.send(connection, response, Deadline(_RESPONSE_TIMEOUT_S))
 
     def _respond(self, connection: socket.socket) -> Mapping[str, Any]:
-        credentials = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
-        pid, uid, _ = _CREDENTIALS.unpack(credentials)
+        pid, uid = peer(connection)
         if uid not in self._users:
             log.warning("control: request of user %d (pid %d) rejected", uid, pid)
             # An unread request would reset the connection before the response arrives.

@@ -13,8 +13,9 @@ from otel_gpu.clock import Clock
 from otel_gpu.config.values import ControlSocket, StateDir
 from otel_gpu.doctor.findings import Finding, degraded, ok, unused
 from otel_gpu.sources.proc.host import read_boot_id
-from otel_gpu.sources.unix_socket import NO_LISTENER, connect, failure_reason
-from otel_gpu.state.recovery import STATE
+from otel_gpu.sources.unix_socket import NO_LISTENER, connect, failure_reason, impostor
+from otel_gpu.state.files import lock_problem
+from otel_gpu.state.recovery import LOCK, STATE
 
 _STATE_FIX: Final = "--state-dir /var/lib/otel-gpu; in a systemd unit StateDirectory=otel-gpu"
 _CONTROL_FIX: Final = (
@@ -85,11 +86,15 @@ def _may_write(path: Path) -> bool:
 
 def _saved_state(path: Path, clock: Clock) -> Finding:
     """The files of an earlier or running agent."""
+    lock = path / LOCK
     try:
         names = sorted(entry.name for entry in path.iterdir())
         saved = (path / STATE).lstat() if STATE in names else None
+        problem = lock_problem(lock.lstat()) if LOCK in names else None
     except OSError as error:
         return degraded("state", f"{path}: {error.strerror}", f"ls -la {shlex.quote(str(path))}")
+    if problem is not None:
+        return degraded("state", f"{lock}: {problem}; {_COUNTERS_LOST}", f"rm {shlex.quote(str(lock))}")
     found = ["nothing is saved yet"]
     if saved is not None:
         age_s = max(0.0, clock.wall_ns() / 1e9 - saved.st_mtime)
@@ -127,14 +132,14 @@ def check_control_socket(chosen: ControlSocket, environment: Mapping[str, str]) 
 
 
 def _connect(place: Path) -> bool | str | None:
-    """True if a program listens there, ``None`` if none does, the error if it cannot be reached."""
+    """True if an agent listens there, ``None`` if nothing does, the reason if it cannot be reached or believed."""
     try:
-        connect(place).close()
+        with connect(place) as connection:
+            return impostor(connection, place) or True
     except NO_LISTENER:
         return None
     except OSError as error:
         return failure_reason(error)
-    return True
 
 
 def _check_new_socket(places: Sequence[Path]) -> Finding:

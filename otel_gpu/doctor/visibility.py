@@ -9,7 +9,7 @@ from typing import Final
 
 from otel_gpu.doctor.findings import Finding, Verdict, blind, degraded, ok, unused
 from otel_gpu.doctor.gpus import listed_pids
-from otel_gpu.model import SourceState
+from otel_gpu.model import SourceState, UnreadableReason
 from otel_gpu.sources.base import GpuRead, ProcessRead
 from otel_gpu.sources.proc.host import (
     CGROUP_NAMESPACE_FIX,
@@ -20,7 +20,6 @@ from otel_gpu.sources.proc.host import (
     pid_namespace_is_initial,
 )
 from otel_gpu.sources.proc.pid_trust import pid_trust
-from otel_gpu.sources.proc.table import FaultKind
 
 _NEEDED: Final = {"SYS_PTRACE": 19, "DAC_READ_SEARCH": 2}
 """Capabilities and their bits in linux/capability.h."""
@@ -37,10 +36,10 @@ _PROC_FIX: Final = (
 )
 _UNSEEN_FIX: Final = "run in the host's pid namespace, or set --proc-root (HOST_PROC) to the host's /proc"
 _UNREADABLE_FIXES: Final = {
-    FaultKind.TIMED_OUT.value: "see what it waits for: cat /proc/<pid>/stack; ls -l /proc/<pid>/fd",
-    FaultKind.TOO_LARGE.value: "none needed: nothing is inferred from its mappings; measured memory is not affected",
-    FaultKind.MALFORMED.value: "set --proc-root (HOST_PROC) to a procfs",
-    FaultKind.UNIDENTIFIED.value: "see /proc/<pid>/cgroup: its form is not one of those in docs/names.md",
+    UnreadableReason.TIMED_OUT: "see what it waits for: cat /proc/<pid>/stack; ls -l /proc/<pid>/fd",
+    UnreadableReason.TOO_LARGE: "none needed: nothing is inferred from its mappings; measured memory is not affected",
+    UnreadableReason.MALFORMED: "set --proc-root (HOST_PROC) to a procfs",
+    UnreadableReason.UNIDENTIFIED: "see /proc/<pid>/cgroup: its form is not one of those in docs/names.md",
 }
 _MOUNT_FIX: Final = "mount /proc: mount -t proc proc /proc"
 _SHARED_PIDS_FIX: Final = "in the pod's manifest, shareProcessNamespace: true"

@@ -120,4 +120,9 @@ def _by_method(energy: MethodEnergy) -> Object:
 
 
 def _source(source: SourceOutcome) -> Object:
-    return {"name": source.name, "ok": source.state is SourceState.OK, "reason": source.reason}
+    return {
+        "name": source.name,
+        "ok": source.state is SourceState.OK,
+        "reason": source.reason,
+        "blind": source.blind,
+    }

@@ -70,6 +70,8 @@ def agent_values(report: Report, stats: SelfStats) -> Iterator[Value]:
             yield "otel_gpu.source.state", int(source.state is state), {**own, "otel_gpu.state": state.value}
     for name, errors in stats.source_errors.items():
         yield "otel_gpu.source.errors", errors, {"otel_gpu.source": name}
+    for reason, count in report.unreadable.items():
+        yield "otel_gpu.process.unreadable", count, {"otel_gpu.reason": str(reason)}
     yield "otel_gpu.cpu.time", stats.cpu_s, NO_ATTRIBUTES
     yield "otel_gpu.memory.usage", stats.memory_bytes, NO_ATTRIBUTES
 

@@ -13,7 +13,7 @@ from typing import Final
 
 from otel_gpu.attribution.options import EnergyModel, EnergyPolicy
 from otel_gpu.attribution.power.baseline import Origin
-from otel_gpu.model import CostBasis, GpuHealth, GpuState, SourceState
+from otel_gpu.model import CostBasis, GpuHealth, GpuState, SourceState, UnreadableReason
 
 
 class Kind(StrEnum):
@@ -148,6 +148,9 @@ OVERFLOW: Final = Attribute(
 )
 SOURCE: Final = Attribute("otel_gpu.source", str, "the source that the agent reads: nvml, procfs, …")
 SOURCE_STATE: Final = Attribute("otel_gpu.state", str, "a state the source may be in", tuple(SourceState))
+UNREADABLE_REASON: Final = Attribute(
+    "otel_gpu.reason", str, "why a process could not be read, or not in full", tuple(UnreadableReason)
+)
 
 _GPU: Final = (HW_ID, GPU_INDEX)
 _PLACE: Final = (*_GPU, MIG_UUID, MIG_PROFILE)
@@ -286,6 +289,10 @@ METRICS: Final[tuple[Metric, ...]] = (
     ),
     _agent("otel_gpu.collection.duration", _GAUGE, "s", "How long reading the source took in the last cycle.", SOURCE),
     _agent("otel_gpu.source.errors", _COUNTER, "{error}", "Errors while reading the source.", SOURCE),
+    _agent(
+        "otel_gpu.process.unreadable", _UPDOWN, "{process}",
+        "Processes that could not be read, or not in full, in the last cycle, by reason.", UNREADABLE_REASON,
+    ),
     _explained("otel_gpu.attribution.coverage", _GAUGE, "1", "Fraction of used GPU memory that is attributed."),
     _explained(
         "otel_gpu.conservation.memory.error", _GAUGE, "By",

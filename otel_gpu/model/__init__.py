@@ -39,6 +39,7 @@ from otel_gpu.model.report import (
 from otel_gpu.model.snapshot import (
     NO_NAMES,
     NO_PROCESSES,
+    NO_UNREADABLE,
     AccountingRecord,
     DeviceMemory,
     DriverFacts,
@@ -52,6 +53,7 @@ from otel_gpu.model.snapshot import (
     Snapshot,
     SourceOutcome,
     SourceState,
+    UnreadableReason,
     UtilizationRead,
     UtilizationRow,
 )
@@ -60,6 +62,7 @@ __all__ = [
     "HOST_WORKLOAD",
     "NO_NAMES",
     "NO_PROCESSES",
+    "NO_UNREADABLE",
     "OVERFLOW_PROCESS",
     "OVERFLOW_WORKLOAD",
     "START_UNKNOWN",
@@ -94,6 +97,7 @@ __all__ = [
     "SourceOutcome",
     "SourceState",
     "Totals",
+    "UnreadableReason",
     "UtilizationRead",
     "UtilizationRow",
     "WorkloadGpu",

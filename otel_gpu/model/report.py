@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Final, NamedTuple
 
 from otel_gpu.model.identity import GpuIdentity, Pod, ProcessKey, WorkloadNames, WorkloadRef
-from otel_gpu.model.snapshot import DriverFacts, GpuReading, SourceOutcome
+from otel_gpu.model.snapshot import NO_UNREADABLE, DriverFacts, GpuReading, SourceOutcome
 
 
 class GpuState(StrEnum):
@@ -279,7 +279,7 @@ class Report:
     """The result of one cycle, which every exporter reads. ``window_s`` is ``None`` for the first cycle.
 
     ``epoch_ns`` (Unix time) is when the ledger began; ``anomalies`` counts figures since then that cannot be true.
-    A report for a single ``pod`` has no figures of whole GPUs.
+    A report for a single ``pod`` has no figures of whole GPUs. ``unreadable`` is that of the Snapshot.
     """
 
     wall_ns: int
@@ -293,3 +293,4 @@ class Report:
     anomalies: int = 0
     epoch_ns: int = 0
     pod: Pod | None = None
+    unreadable: Mapping[str, int] = field(default_factory=lambda: NO_UNREADABLE)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 from types import MappingProxyType
 from typing import Final, NamedTuple
@@ -187,7 +187,8 @@ class SourceState(StrEnum):
 class SourceOutcome:
     """Outcome of one source in one cycle: state, the reason in one line, duration in seconds, number of errors.
 
-    ``by_gpu``: the state comes from single GPUs, whose readings have the same state and reason.
+    ``by_gpu``: the state comes from single GPUs, whose readings have the same state and reason. ``blind``: nothing can
+    be attributed until the reason is gone. A source that is only degraded is not blind.
     """
 
     name: str
@@ -196,6 +197,24 @@ class SourceOutcome:
     duration_s: float = 0.0
     errors: int = 0
     by_gpu: bool = False
+    blind: bool = False
+
+
+class UnreadableReason(StrEnum):
+    """Why a process, or a file of it, could not be read."""
+
+    DENIED = "denied"
+    """Its descriptors or mappings need permission to trace the process (ptrace(2), PTRACE_MODE_READ)."""
+    HIDDEN = "hidden"
+    """Its stat is not readable; it is for every user, unless procfs is mounted with hidepid."""
+    TIMED_OUT = "timed_out"
+    """A read did not return in time."""
+    TOO_LARGE = "too_large"
+    """Its mappings are more than is read of one process."""
+    MALFORMED = "malformed"
+    """A file does not behave as in procfs."""
+    UNIDENTIFIED = "unidentified"
+    """Its cgroup does not show its workload."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -222,6 +241,7 @@ class Snapshot:
     ``names_pending`` are workloads whose names are still being looked up. ``grants`` are devices that runtimes and
     schedulers gave to workloads. ``infers`` is false where memory and energy must not be attributed by evidence alone,
     because a process that the agent cannot see is as likely: an agent of one pod that does not see the whole host.
+    ``unreadable`` counts processes for every ``UnreadableReason``; it is empty if the process source did not answer.
     """
 
     wall_ns: int
@@ -235,7 +255,9 @@ class Snapshot:
     names_pending: frozenset[WorkloadKey] = frozenset()
     grants: tuple[Grant, ...] = ()
     infers: bool = True
+    unreadable: Mapping[str, int] = field(default_factory=lambda: NO_UNREADABLE)
 
 
+NO_UNREADABLE: Final[Mapping[str, int]] = {}
 NO_NAMES: Final[Mapping[WorkloadKey, WorkloadNames]] = MappingProxyType({})
 NO_PROCESSES: Final[Mapping[int, ProcessFacts]] = MappingProxyType({})

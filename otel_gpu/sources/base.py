@@ -9,10 +9,12 @@ from typing import Final, NamedTuple, Protocol
 
 from otel_gpu.model import (
     NO_PROCESSES,
+    NO_UNREADABLE,
     DriverFacts,
     GpuReading,
     ProcessFacts,
     SourceState,
+    UnreadableReason,
     WorkloadNames,
     WorkloadRef,
 )
@@ -36,11 +38,11 @@ class GpuRead:
 
 
 class UnreadableProcess(NamedTuple):
-    """A process that could not be read, or not all of it, and why. ``name`` is ``None`` if it was never read."""
+    """A process that could not be read, or not in full, and why. ``name`` is ``None`` if it was never read."""
 
     pid: int
     name: str | None
-    reason: str
+    reason: UnreadableReason
     detail: str
 
 
@@ -52,7 +54,7 @@ class ProcessRead:
     ``pids_are_own`` is false if the pids are those of another namespace than the agent's: a host's ``/proc`` mounted
     elsewhere. ``all_visible`` is false unless every process of the host and its open files could be read.
     ``processes`` is never changed after it was returned. ``unreadable`` is the number of processes that could not be
-    read, or not all of them, by reason; the first of them are ``unreadable_processes``.
+    read, or not in full, by ``UnreadableReason``; the first of them are ``unreadable_processes``.
     """
 
     processes: Mapping[int, ProcessFacts] = field(default_factory=lambda: NO_PROCESSES)
@@ -62,7 +64,7 @@ class ProcessRead:
     pids_complete: bool = True
     pids_are_own: bool = True
     all_visible: bool = True
-    unreadable: Mapping[str, int] = field(default_factory=lambda: MappingProxyType({}))
+    unreadable: Mapping[str, int] = field(default_factory=lambda: NO_UNREADABLE)
     unreadable_processes: tuple[UnreadableProcess, ...] = ()
 
 

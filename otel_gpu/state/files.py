@@ -55,11 +55,22 @@ class PrivateDirectory:
         os.close(self._descriptor)
 
     def lock(self, name: str) -> int:
-        """Lock a file until the returned descriptor is closed or the process ends; BlockingIOError if it is locked."""
-        descriptor = os.open(name, os.O_RDWR | os.O_CREAT | _SAFE, 0o600, dir_fd=self._descriptor)
+        """Lock a file until the returned descriptor is closed or the process ends; BlockingIOError if it is locked.
+
+        Unavailable if another user has created it while the directory was writable for others. Its mode does not
+        matter: the kubelet changes it (fsGroup).
+        """
         try:
+            descriptor = os.open(name, os.O_RDWR | os.O_CREAT | _SAFE, 0o600, dir_fd=self._descriptor)
+        except OSError as error:
+            if error.errno == errno.ELOOP:
+                raise Unavailable(f"{self.path / name}: it is a symbolic link; remove it") from None
+            raise
+        try:
+            if (problem := lock_problem(os.fstat(descriptor))) is not None:
+                raise Unavailable(f"{self.path / name}: {problem}; remove it")  # noqa: TRY301 - to be closed first
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
+        except (OSError, Unavailable):
             os.close(descriptor)
             raise
         return descriptor
@@ -90,10 +101,8 @@ class PrivateDirectory:
             raise
         with os.fdopen(descriptor, "rb") as file:
             found = os.fstat(file.fileno())
-            if not stat.S_ISREG(found.st_mode):
-                raise ValueError("it is not a regular file")
-            if found.st_uid != os.geteuid():
-                raise ValueError(f"it belongs to user {found.st_uid}")
+            if (problem := _why_not_own_file(found)) is not None:
+                raise ValueError(problem)
             if found.st_size > most_bytes:
                 raise ValueError(f"it has {found.st_size} bytes, the limit is {most_bytes}")
             return file.read()
@@ -127,6 +136,22 @@ def write_all(descriptor: int, content: bytes) -> None:
     rest = memoryview(content)
     while rest:
         rest = rest[os.write(descriptor, rest) :]
+
+
+def _why_not_own_file(found: os.stat_result) -> str | None:
+    if stat.S_ISLNK(found.st_mode):
+        return "it is a symbolic link"
+    if not stat.S_ISREG(found.st_mode):
+        return "it is not a regular file"
+    return None if found.st_uid == os.geteuid() else f"it belongs to user {found.st_uid}"
+
+
+def lock_problem(found: os.stat_result) -> str | None:
+    """Why a file must not be used as a lock; ``None`` if it may."""
+    problem = _why_not_own_file(found)
+    if problem is None and found.st_nlink > 1:  # what is written to it would be written to another file
+        return "it is a hard link"
+    return problem
 
 
 def _tighten(path: Path, descriptor: int, *, as_it_is: bool) -> None:

@@ -14,7 +14,7 @@ from typing import Final, TypeVar
 
 from otel_gpu.attribution.options import AttributionOptions
 from otel_gpu.bounded_io import parse_json
-from otel_gpu.model import Snapshot
+from otel_gpu.model import NO_UNREADABLE, Snapshot
 from otel_gpu.state.codec import from_json, from_plain, to_json
 
 T = TypeVar("T")
@@ -70,8 +70,8 @@ def head_line(base: int, head: JournalHead) -> bytes:
 
 
 def cycle_line(number: int, snapshot: Snapshot) -> bytes:
-    """The line of a cycle. Outcomes of sources are left out: no rule depends on them."""
-    return line(number, to_json(replace(snapshot, sources=())))
+    """The line of a cycle. Outcomes of sources and unreadable processes are left out: no rule depends on them."""
+    return line(number, to_json(replace(snapshot, sources=(), unreadable=NO_UNREADABLE)))
 
 
 def line(number: int, text: str) -> bytes:

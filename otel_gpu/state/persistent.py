@@ -237,6 +237,7 @@ def _without_counters(snapshot: Snapshot) -> Report:
         sources=snapshot.sources,
         driver=snapshot.driver,
         epoch_ns=snapshot.wall_ns,
+        unreadable=snapshot.unreadable,
     )
 
 

@@ -106,6 +106,7 @@ def recover(
     number = 0 if checkpoint is None else checkpoint.head.number
     newer = [_checked(name, journal, agent, boot_id) for name, journal in _read_newer(directory, checkpoint)]
     if checkpoint is None and not newer:
+        _check_end(directory, 0, next(reversed(journal_names(directory).values()), None))
         return None
     _check_chain(checkpoint, newer)
     if newer:
@@ -129,9 +130,15 @@ def recover(
             recovered = _replay(recovered, each)
         except Exception as error:  # likewise
             raise UntrustedState(f"a cycle in it cannot be replayed: {error}", each.name) from error
-    if recovered.number < _last_exported_number(directory):
-        raise UntrustedState("cycles were exported that it does not have", newer[-1].name if newer else STATE)
+    _check_end(directory, recovered.number, newer[-1].name if newer else STATE)
     return recovered
+
+
+def _check_end(directory: PrivateDirectory, number: int, file: str | None) -> None:
+    """Raise UntrustedState if cycles after ``number``, the last one that is saved, were exported."""
+    exported = _last_exported_number(directory)
+    if number < exported:
+        raise UntrustedState(f"it has {number} of the {exported} cycles that were exported", file)
 
 
 def _replay(recovered: RecoveredState, newer: _NewerJournal) -> RecoveredState:

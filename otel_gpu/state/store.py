@@ -142,6 +142,9 @@ class CheckpointStore:
             if isinstance(error, BlockingIOError):
                 raise InUse(f"{path}: another otel-gpu uses it") from None
             raise Unavailable(f"{path}: {error.strerror}") from None
+        except Unavailable:
+            directory.close()
+            raise
 
     @property
     def state(self) -> tuple[SourceState, str | None]:
@@ -178,10 +181,12 @@ class CheckpointStore:
     def discard(self, damaged: str | None = None) -> str:
         """Remove all files; a ``damaged`` one is renamed. Returns what happened to that one."""
         try:
-            return self._remove_all(damaged)
+            outcome = self._remove_all(damaged)
         except OSError as error:
             self._invalid = self._reason(error)
-            return f"cannot be removed ({error.strerror})"
+            return f"not all files can be removed ({error.strerror})"
+        self._reset_number(0)
+        return outcome
 
     def _compact(self, found: RecoveredState | None) -> None:
         """Replace many journals by one checkpoint; if that fails, the journals stay valid."""
@@ -242,7 +247,6 @@ class CheckpointStore:
             self._remove_all()
         except OSError as error:
             self._invalid = f"{reason}; and what was saved before cannot be removed: {error.strerror}"
-            self._journals = dict.fromkeys(self._journals, 0)
 
     def checkpoint(self, number: int, data: CheckpointData, run: Run) -> None:
         """Start to write a checkpoint after cycle ``number``, and continue in another journal.
@@ -393,14 +397,18 @@ class CheckpointStore:
     # -- removal --------------------------------------------------------------------
 
     def _remove_all(self, damaged: str | None = None) -> str:
-        """Remove the checkpoint, then journals from the oldest: a later journal alone is not trusted."""
+        """Remove the checkpoint, then journals from the oldest: a later journal alone is not trusted.
+
+        No journal counts any more, also if one cannot be removed.
+        """
         outcome = "is removed"
+        self._journals = dict.fromkeys(self._journals, 0)
         for name in (STATE, *self._journals):
             if name == damaged:
                 outcome = self._set_aside(name)
             else:
                 self._directory.remove(name)
-        self._journals = {}
+            self._journals.pop(name, None)
         return outcome
 
     def _set_aside(self, name: str) -> str:

@@ -46,10 +46,14 @@ def _of_gpus(report: Report) -> Iterator[Problem]:
 def _of_sources(report: Report, *, has_gpu_problems: bool) -> Iterator[Problem]:
     """A state that comes from single GPUs is theirs, and is not repeated."""
     for source in report.sources:
-        if source.state is SourceState.OK or (source.by_gpu and has_gpu_problems):
+        if (source.state is SourceState.OK and not source.blind) or (source.by_gpu and has_gpu_problems):
             continue
-        text = f"{source.name}: {state_with_reason(source.state.value, source.reason)}"
-        yield Problem(printable(f"{source.name} {source.state.value}"), printable(text), _SOURCE_TONES[source.state])
+        # A source that answers and is blind nevertheless is worse than degraded.
+        is_blind = source.blind and source.state.answers
+        state = "blind" if is_blind else source.state.value
+        tone = Tone.BAD if is_blind else _SOURCE_TONES[source.state]
+        text = f"{source.name}: {state_with_reason(state, source.reason)}"
+        yield Problem(printable(f"{source.name} {state}"), printable(text), tone)
 
 
 def _of_processes(report: Report) -> Iterator[Problem]:
@@ -57,3 +61,10 @@ def _of_processes(report: Report) -> Iterator[Problem]:
     if any(workload.ref == UNIDENTIFIED_WORKLOAD and workload.active_gpus for workload in report.workloads):
         text = f"{name}: the driver lists processes that are not visible in /proc here"
         yield Problem(f"{name} processes", text, Tone.WARN)
+    reasons = {str(reason): count for reason, count in report.unreadable.items() if count}
+    if reasons:
+        number = sum(reasons.values())
+        processes = "1 process" if number == 1 else f"{number} processes"
+        detail = ", ".join(f"{count} {reason}" for reason, count in reasons.items())
+        text = f"{processes} could not be read: {detail}; see otel-gpu doctor"
+        yield Problem(f"{processes} unreadable", text, Tone.WARN)

@@ -192,7 +192,7 @@ def test_a_driver_without_some_functions_gives_all_other_figures(
     for key in path:
         value = value[key]
     assert value == expected
-    assert document["sources"][0] == {"name": "nvml", "ok": True, "reason": None}
+    assert document["sources"][0] == {"name": "nvml", "ok": True, "reason": None, "blind": False}
 
 
 def test_process_entries_of_32_bytes_are_read_correctly(tmp_path: Path, proc: ProcTree) -> None:
@@ -273,7 +273,7 @@ def test_a_process_with_an_invalid_cgroup_is_unidentified(stub_dir: Path, tmp_pa
     proc.write("4002/cgroup", "rubbish")
     document = once_json(stub_dir, one_gpu()[0], tmp_path, proc)
     assert {workload["id"] for workload in document["workloads"]} == {CONTAINER, "unidentified"}
-    assert document["sources"][1] == {"name": "procfs", "ok": True, "reason": None}
+    assert document["sources"][1] == {"name": "procfs", "ok": True, "reason": None, "blind": False}
 
 
 MINIMAL_LIBRARY = """
@@ -313,4 +313,4 @@ def test_a_library_with_the_minimum_of_functions_is_enough(tmp_path: Path, proc:
     assert gpu["memory"]["unattributed"] == 350
     assert gpu["memory"]["reserved"] is None
     assert by_id(document)[CONTAINER]["gpus"][0]["memory"]["measured"] == 250
-    assert document["sources"][0] == {"name": "nvml", "ok": True, "reason": None}
+    assert document["sources"][0] == {"name": "nvml", "ok": True, "reason": None, "blind": False}

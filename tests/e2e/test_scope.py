@@ -59,7 +59,7 @@ KEYS = {
     "processes": {
         "pid", "start_time", "name", "workload", "gpu", "memory", "utilization", "energy_mj", "state", "idle_seconds",
     },
-    "sources": {"name", "ok", "reason"},
+    "sources": {"name", "ok", "reason", "blind"},
 }  # fmt: skip
 
 not_in_a_pod = pytest.mark.skipif(

@@ -22,6 +22,9 @@ from tests.depth import DEPTH
 from tests.property.histories import WORKLOADS, histories, options, thorough
 from tests.state_dirs import StatefulAgent, attribution, counters, fallen, killed, recovered, with_driver
 
+CLOCK_MOVES_S = (5, 5, 1, 60, 3600 * 5)
+"""Steps of histories in which no two cycles have the same monotonic time, as an engine's cycles never have."""
+
 few = settings(thorough, max_examples=8 * DEPTH)
 """Every cycle of these is written to disk and read back."""
 
@@ -71,7 +74,7 @@ def test_state_does_not_change_while_it_is_written(history: list[Snapshot], chos
 
 
 @few
-@given(histories(least=2), options, st.data())
+@given(histories(CLOCK_MOVES_S, least=2), options, st.data())
 def test_after_a_kill_in_any_cycle_the_state_is_recovered_as_it_was(
     history: list[Snapshot], chosen: AttributionOptions, data: st.DataObject
 ) -> None:

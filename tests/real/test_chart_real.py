@@ -110,6 +110,7 @@ EFFECTS: Final[Sequence[tuple[str, Any, tuple[str, ...], Any]]] = (
     ("podLabels", {"e": 1000000}, (*TEMPLATE, "metadata", "labels", "e"), "1000000"),
     ("podLabels", {"helm.sh/chart": "mine"}, (*TEMPLATE, "metadata", "labels", "helm.sh/chart"), "mine"),
     ("service.create", True, ("Service", "spec", "ports", "metrics", "port"), 9464),
+    ("service.create", True, ("Service", "spec", "publishNotReadyAddresses"), True),
     ("prometheusRule.create", True, (ALERTS, *NAME), "gpu-otel-gpu-alerts"),
     ("prometheusRule.create", True, (SUMS, *NAME), "gpu-otel-gpu-recording"),
     ("dashboards.create", True, (FLEET, *LABELS, "grafana_dashboard"), "1"),

@@ -188,6 +188,7 @@ def test_replacing_another_exporter_only_adds_its_port(tmp_path: Path) -> None:
     service = only(objects, "Service")
     assert [port["port"] for port in service["spec"]["ports"]] == [9400]
     assert service["spec"]["clusterIP"] == "None"
+    assert service["spec"]["publishNotReadyAddresses"] is True
     assert service["metadata"]["annotations"]["prometheus.io/port"] == "9400"
 
 

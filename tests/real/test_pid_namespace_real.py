@@ -51,7 +51,7 @@ def once(stub_dir: Path, tmp_path: Path, driver_version: str, *, own_proc: bool 
     assert result.returncode == 0, result.stderr
     document: dict[str, Any] = json.loads(result.stdout)
     procfs = document["sources"][1]
-    assert (procfs["name"], procfs["ok"]) == ("procfs", False)
+    assert (procfs["name"], procfs["ok"], procfs["blind"]) == ("procfs", False, True)
     assert FIX in procfs["reason"]
     return document
 

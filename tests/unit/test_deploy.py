@@ -13,6 +13,7 @@ from typing import Any, Final
 import pytest
 import yaml
 
+from otel_gpu.cli import dispatch
 from otel_gpu.config import SETTINGS, load
 from otel_gpu.config.checks import check_exports
 from otel_gpu.config.compat_exporters import EXPORTERS
@@ -68,6 +69,11 @@ def pods() -> Iterator[dict[str, Any]]:
         pod = spec.get("template", {}).get("spec", spec)
         if "containers" in pod:
             yield pod
+
+
+def on_nodes() -> list[dict[str, Any]]:
+    """Pod specs of agents that see their whole node."""
+    return [pod for pod in pods() if pod.get("hostPID") and pod["containers"][0]["name"] == "otel-gpu"]
 
 
 def containers() -> Iterator[dict[str, Any]]:
@@ -183,6 +189,18 @@ def test_variables_of_services_are_not_taken_for_settings() -> None:
             assert pod["enableServiceLinks"] is False
 
 
+def test_an_agent_that_is_not_ready_is_scraped() -> None:
+    """/readyz is 503 while the agent is blind (tests/unit/agent/test_agent.py)."""
+    found = [manifest for manifest in MANIFESTS if manifest["kind"] == "Service"]
+    assert len(found) >= 2
+    assert all(service["spec"]["publishNotReadyAddresses"] is True for service in found)
+    template = (CHART / "templates/service.yaml").read_text(encoding="utf-8")
+    assert "\n  publishNotReadyAddresses: true\n" in template
+    [values] = documents(CHART / "values.yaml")
+    probes = [values["readinessProbe"], *(one["readinessProbe"] for pod in on_nodes() for one in pod["containers"])]
+    assert {probe["httpGet"]["path"] for probe in probes} == {"/readyz"}
+
+
 def test_the_agent_has_the_same_two_capabilities_everywhere() -> None:
     [scc] = documents(DEPLOY / "openshift/scc.yaml")
     assert scc["allowedCapabilities"] == NEEDED
@@ -192,6 +210,19 @@ def test_the_agent_has_the_same_two_capabilities_everywhere() -> None:
     unit = (DEPLOY / "systemd/otel-gpu.service").read_text(encoding="utf-8")
     both = " ".join(f"CAP_{name}" for name in NEEDED)
     assert f"\nAmbientCapabilities={both}\nCapabilityBoundingSet={both}\n" in unit
+
+
+def test_the_unit_starts_the_agent_again_after_every_end_but_a_bad_configuration() -> None:
+    """SIGHUP ends the agent with code 0 (tests/e2e/test_pause_and_restart.py), which is no failure."""
+    unit = (DEPLOY / "systemd/otel-gpu.service").read_text(encoding="utf-8")
+    settings = dict(re.findall(r"^([A-Z][A-Za-z]+)=(.*)$", unit, re.MULTILINE))
+    assert settings["Restart"] == "always"
+    assert settings["RestartPreventExitStatus"] == str(dispatch.BAD_USAGE)
+
+
+def test_the_unit_allows_more_descriptors_than_systemds_default() -> None:
+    unit = (DEPLOY / "systemd/otel-gpu.service").read_text(encoding="utf-8")
+    assert "\nLimitNOFILE=65536\n" in unit
 
 
 def test_every_service_of_compose_is_locked_down_and_reachable_from_this_host_only() -> None:

@@ -13,12 +13,13 @@ from otel_gpu.model import (
     MigAccess,
     ProcessFacts,
     ProcessKey,
+    UnreadableReason,
     WorkloadRef,
 )
 from otel_gpu.sources.proc.files import DeviceKind, Stat, is_root_cgroup
 from otel_gpu.sources.proc.host import cgroup_namespace_is_initial, read_mig_minors
 from otel_gpu.sources.proc.reader import ProcessReader, ProcessRecord
-from otel_gpu.sources.proc.table import Fault, FaultKind, ReadIntervals, TrackedProcess, staggered
+from otel_gpu.sources.proc.table import Fault, ReadIntervals, TrackedProcess, staggered
 
 
 class Cycle:
@@ -115,7 +116,7 @@ class FactsBuilder:
         if maps.read_bytes < self._reader.limits.maps_bytes_per_process:
             return process.uvm_mapping_bytes  # the budget of the cycle is used up
         process.pause_maps(cycle.now_ns)
-        process.fault = Fault(FaultKind.TOO_LARGE, f"its maps are over {maps.read_bytes >> 20} MiB")
+        process.fault = Fault(UnreadableReason.TOO_LARGE, f"its maps are over {maps.read_bytes >> 20} MiB")
         return None
 
     def _workload(self, cycle: Cycle, record: ProcessRecord, process: TrackedProcess, stat: Stat) -> WorkloadRef:

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple, TypeVar
 
 from otel_gpu.errors import Unavailable
-from otel_gpu.model import WorkloadKind, WorkloadRef
+from otel_gpu.model import UnreadableReason, WorkloadKind, WorkloadRef
 from otel_gpu.sources.proc.files import (
     DIRECTORY_FLAGS,
     DeviceKind,
@@ -33,7 +33,7 @@ from otel_gpu.sources.proc.files import (
     parse_majors,
     read_file,
 )
-from otel_gpu.sources.proc.table import Fault, FaultKind
+from otel_gpu.sources.proc.table import Fault
 from otel_gpu.sources.workers import Pending, TooLate, Worker
 
 T = TypeVar("T")
@@ -180,7 +180,7 @@ class ProcessReader:
                     break
                 is_unlisted = current.devices is None
                 self._abandon(pending, _Abandoned(current.wanted.pid, self._group_of(current), is_unlisted))
-                current.fault = Fault(FaultKind.TIMED_OUT, str(late), hides_devices=is_unlisted)
+                current.fault = Fault(UnreadableReason.TIMED_OUT, str(late), hides_devices=is_unlisted)
                 records.append(current)
                 left = left[len(round_.records) + 1 :]
             else:
@@ -370,7 +370,7 @@ class _Round:
                     with thread:
                         self._read_files(root_fd, thread, record, stat)
         except OSError as error:
-            record.fault = fault_of(error, FaultKind.HIDDEN)
+            record.fault = fault_of(error, UnreadableReason.HIDDEN)
             record.is_gone = record.fault is None
 
     def _read_files(self, root_fd: int, directory: ProcessDir, record: ProcessRecord, stat: Stat) -> None:
@@ -405,7 +405,7 @@ class _Round:
         if not full_groups or self._group_of(record) not in full_groups:
             return False
         detail = f"{MAX_ABANDONED_PER_GROUP} reads of its container or user have not returned"
-        record.fault = Fault(FaultKind.TIMED_OUT, detail, hides_devices=record.devices is None)
+        record.fault = Fault(UnreadableReason.TIMED_OUT, detail, hides_devices=record.devices is None)
         return True
 
     def _read_cgroup(self, directory: ProcessDir, record: ProcessRecord) -> None:
@@ -414,7 +414,7 @@ class _Round:
         except ProcessLookupError:
             raise  # it has ended: nothing that was read of it counts
         except OSError as error:
-            record.cgroup, record.fault = "", fault_of(error, FaultKind.MALFORMED)
+            record.cgroup, record.fault = "", fault_of(error, UnreadableReason.MALFORMED)
 
     def _verify(self, directory: ProcessDir, record: ProcessRecord, named: Sequence[tuple[str, DeviceNode]]) -> None:
         if not named or record.devices is None:
@@ -463,7 +463,7 @@ def read_boot_time(root_fd: int) -> int | None:
 # ---------------------------------------------------------------------------- errors
 
 
-def fault_of(error: OSError, denied: FaultKind) -> Fault | None:
+def fault_of(error: OSError, denied: UnreadableReason) -> Fault | None:
     """The fault behind an error: ``None`` if the process has ended, ``denied`` if the kernel refuses.
 
     Raises Unavailable if the agent itself lacks descriptors or memory, which is no fault of the process.
@@ -472,14 +472,14 @@ def fault_of(error: OSError, denied: FaultKind) -> Fault | None:
         return None
     if error.errno in _OUT_OF_RESOURCES:
         raise Unavailable(f"{error.strerror}") from None
-    kind = denied if error.errno in _DENIED else FaultKind.MALFORMED
+    kind = denied if error.errno in _DENIED else UnreadableReason.MALFORMED
     return Fault(kind, error.strerror or "input/output error", hides_devices=error.errno in _DENIED)
 
 
 def denial_of(error: OSError, directory: ProcessDir) -> Fault | None:
     """The fault behind unreadable descriptors or mappings; ``None`` if the process is exiting, which looks the same."""
-    fault = fault_of(error, FaultKind.DENIED)
-    if fault is None or fault.kind is not FaultKind.DENIED:
+    fault = fault_of(error, UnreadableReason.DENIED)
+    if fault is None or fault.reason is not UnreadableReason.DENIED:
         return fault
     try:
         return None if directory.stat().is_exiting else fault

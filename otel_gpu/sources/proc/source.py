@@ -15,7 +15,7 @@ from typing import Final, NamedTuple
 
 from otel_gpu.clock import Clock
 from otel_gpu.errors import Unavailable
-from otel_gpu.model import UNIDENTIFIED_WORKLOAD, SourceState, WorkloadRef
+from otel_gpu.model import UNIDENTIFIED_WORKLOAD, SourceState, UnreadableReason, WorkloadRef
 from otel_gpu.sources.base import ProcessRead, UnreadableProcess
 from otel_gpu.sources.proc.cgroup import parse_cgroup
 from otel_gpu.sources.proc.facts import Cycle, FactsBuilder
@@ -24,7 +24,6 @@ from otel_gpu.sources.proc.reader import STALL_S, Limits, ProcessReader, Process
 from otel_gpu.sources.proc.table import (
     EVERY_CYCLE,
     Fault,
-    FaultKind,
     ProcessTable,
     ReadIntervals,
     TrackedProcess,
@@ -198,7 +197,7 @@ class ProcfsSource:
             else:
                 process.facts = None
             process.settle(self._intervals, cycle.now_ns)
-        if fault is not None and fault.kind is FaultKind.TIMED_OUT:
+        if fault is not None and fault.reason is UnreadableReason.TIMED_OUT:
             process.pause(cycle.now_ns)
         else:
             process.backoff = None
@@ -238,24 +237,26 @@ class ProcfsSource:
             pids_complete=self._visibility.are_pids_complete,
             pids_are_own=self._visibility.are_pids_own,
             all_visible=self._visibility.shows_all(gaps),
-            unreadable=MappingProxyType(dict(Counter(fault.kind.value for fault in faults.values()))),
+            unreadable=dict(Counter(fault.reason for fault in faults.values())),
             unreadable_processes=tuple(self._named(faults)),
         )
 
     def _faults(self) -> Iterator[tuple[int, Fault]]:
         for process in self._table:
             # Sandboxes guard init more closely than other processes, and it never uses a GPU: ignore a denial.
-            is_guarded_init = process.pid == 1 and process.fault is not None and process.fault.kind is FaultKind.DENIED
+            is_guarded_init = (
+                process.pid == 1 and process.fault is not None and process.fault.reason is UnreadableReason.DENIED
+            )
             if process.fault is not None and not is_guarded_init:
                 yield process.pid, process.fault
 
     def _named(self, faults: Mapping[int, Fault]) -> Iterator[UnreadableProcess]:
         """The first unreadable processes. Denials come last: they are of every process, for lack of a privilege."""
-        order = sorted(faults, key=lambda pid: (faults[pid].kind in _DENIALS, pid))
+        order = sorted(faults, key=lambda pid: (faults[pid].reason in _DENIALS, pid))
         for pid in order[:_MAX_NAMED]:
             process = self._table.get(pid)
             name = None if process is None else process.name
-            yield UnreadableProcess(pid, name, faults[pid].kind.value, faults[pid].detail)
+            yield UnreadableProcess(pid, name, faults[pid].reason, faults[pid].detail)
 
     def _unavailable(self, detail: str) -> ProcessRead:
         return ProcessRead(
@@ -269,8 +270,8 @@ class ProcfsSource:
         )
 
 
-_DENIALS: Final = frozenset({FaultKind.HIDDEN, FaultKind.DENIED})
-_NOT_IDENTIFIED: Final = Fault(FaultKind.UNIDENTIFIED, "its cgroup does not show its workload")
+_DENIALS: Final = frozenset({UnreadableReason.HIDDEN, UnreadableReason.DENIED})
+_NOT_IDENTIFIED: Final = Fault(UnreadableReason.UNIDENTIFIED, "its cgroup does not show its workload")
 
 
 def _keeps_facts(process: TrackedProcess) -> bool:
@@ -280,7 +281,7 @@ def _keeps_facts(process: TrackedProcess) -> bool:
     """
     if not process.confirmed:
         return False
-    return process.fault is None or process.fault.kind not in {FaultKind.HIDDEN, FaultKind.MALFORMED}
+    return process.fault is None or process.fault.reason not in {UnreadableReason.HIDDEN, UnreadableReason.MALFORMED}
 
 
 def _list(root: Path, boot_time_s: int | None) -> _Listing:

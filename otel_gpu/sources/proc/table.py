@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from enum import StrEnum
 from itertools import islice
 from typing import Final, NamedTuple
 
-from otel_gpu.model import MigAccess, ProcessFacts, WorkloadRef
+from otel_gpu.model import MigAccess, ProcessFacts, UnreadableReason, WorkloadRef
 from otel_gpu.sources.backoff import Backoff
 from otel_gpu.sources.proc.files import DeviceKind, DeviceNode, DeviceScan, FileId, Stat
 
@@ -59,27 +58,10 @@ def staggered(pid: int, read_ns: int | None, interval_ns: int, now_ns: int) -> i
     return now_ns - pid % _STAGGER * interval_ns // _STAGGER
 
 
-class FaultKind(StrEnum):
-    """Why a process, or a file of it, could not be read: ``otel_gpu.reason`` of ``otel_gpu.process.unreadable``."""
-
-    HIDDEN = "hidden"
-    """Its stat is not readable, which is so for every user unless procfs is mounted with hidepid."""
-    DENIED = "denied"
-    """Its descriptors or mappings need permission to trace the process (ptrace(2), PTRACE_MODE_READ)."""
-    TIMED_OUT = "timed_out"
-    """A read did not return in time."""
-    TOO_LARGE = "too_large"
-    """Its mappings are more than is read of one process."""
-    MALFORMED = "malformed"
-    """A file does not behave as in procfs."""
-    UNIDENTIFIED = "unidentified"
-    """Its cgroup does not show its workload."""
-
-
 class Fault(NamedTuple):
     """What could not be read of a process the last time. ``hides_devices``: its open devices are unknown."""
 
-    kind: FaultKind
+    reason: UnreadableReason
     detail: str
     hides_devices: bool = False
 

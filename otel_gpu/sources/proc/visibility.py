@@ -11,6 +11,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Final
 
+from otel_gpu.model import UnreadableReason
 from otel_gpu.sources.proc.files import read_file
 from otel_gpu.sources.proc.host import (
     CGROUP_NAMESPACE_FIX,
@@ -19,7 +20,7 @@ from otel_gpu.sources.proc.host import (
     shows_own_pids,
     shows_the_host,
 )
-from otel_gpu.sources.proc.table import Fault, FaultKind
+from otel_gpu.sources.proc.table import Fault
 
 _HIDEPID: Final = re.compile(rb"^[^ ]+ [^ ]+ proc [^ ]*\bhidepid=", re.MULTILINE)
 
@@ -77,7 +78,7 @@ class ProcVisibility:
         What one process may cause by itself, such as a read that does not return, is not among them: it is counted in
         ``ProcessRead.unreadable``, and the others are not affected.
         """
-        count = Counter([fault.kind for fault in gaps.faults])
+        count = Counter([fault.reason for fault in gaps.faults])
         reasons = []
         contained = self._in_pod and not self.are_pids_complete
         if not contained and not self.are_pids_complete:
@@ -85,12 +86,12 @@ class ProcVisibility:
                 "NVML does not show processes outside the agent's pid namespace: "
                 f"run the agent in the host's pid namespace ({PID_NAMESPACE_FIX})"
             )
-        if count[FaultKind.HIDDEN] or (gaps.init_is_hidden and self._is_mounted_with_hidepid()):
+        if count[UnreadableReason.HIDDEN] or (gaps.init_is_hidden and self._is_mounted_with_hidepid()):
             reasons.append(
                 f"processes of other users are hidden: {self._root} is mounted with hidepid: "
                 "run as root with CAP_SYS_PTRACE and CAP_DAC_READ_SEARCH, or remount it with hidepid=0"
             )
-        if not contained and (denied := count[FaultKind.DENIED]):
+        if not contained and (denied := count[UnreadableReason.DENIED]):
             reasons.append(
                 f"open files of {_processes(denied)} are not readable: run as root with CAP_SYS_PTRACE and "
                 "CAP_DAC_READ_SEARCH"

@@ -13,13 +13,15 @@ from otel_gpu.agent.host import Host
 from otel_gpu.clock import ManualClock
 from otel_gpu.config import load
 from otel_gpu.metrics.labels import Resources
-from otel_gpu.model import Report
+from otel_gpu.model import Pod, Report
+from otel_gpu.sources.base import ProcessRead
 from otel_gpu.sources.pause import PausableGpus
 from tests.builders import FakeGpus, FakeProcesses
 from tests.web import Answer, ask
 
 Flags = Mapping[str, str]
 NO_FLAGS: Flags = MappingProxyType({})
+NO_PROCESSES = ProcessRead()
 PATIENCE_S = 30.0
 RESOURCES = Resources({"host.name": "here"}, {"service.name": "otel-gpu"})
 
@@ -37,12 +39,15 @@ class Running:
         gpus: FakeGpus,
         simulated_because: str | None = None,
         flags: Flags = NO_FLAGS,
+        *,
         control: Path | None = None,
+        processes: ProcessRead = NO_PROCESSES,
+        pod: Pod | None = None,
     ) -> None:
         self.clock = ManualClock()
         self.gpus = gpus
         pausable = PausableGpus(gpus, self.clock)
-        self.host = Host(pausable, FakeProcesses(), (), simulated_because, pausable=pausable)
+        self.host = Host(pausable, FakeProcesses(processes), (), simulated_because, pod=pod, pausable=pausable)
         given = {**settings(), **flags, **({} if control is None else {"control-socket": str(control)})}
         self.agent = Agent(load(given, {}).config, self.host, RESOURCES, self.clock, control=control)
         self.seen: list[Report] = []
@@ -67,10 +72,16 @@ class Running:
 
 @contextmanager
 def running(
-    gpus: FakeGpus, simulated_because: str | None = None, *, control: Path | None = None, flags: Flags = NO_FLAGS
+    gpus: FakeGpus,
+    simulated_because: str | None = None,
+    *,
+    control: Path | None = None,
+    flags: Flags = NO_FLAGS,
+    processes: ProcessRead = NO_PROCESSES,
+    pod: Pod | None = None,
 ) -> Iterator[Running]:
     """An agent whose thread runs. At the end it stops and has released the driver."""
-    agent = Running(gpus, simulated_because, flags, control)
+    agent = Running(gpus, simulated_because, flags, control=control, processes=processes, pod=pod)
     agent.thread.start()
     try:
         yield agent
@@ -84,9 +95,16 @@ def running(
 
 @contextmanager
 def after_the_first_sample(
-    gpus: FakeGpus, simulated_because: str | None = None, *, control: Path | None = None, flags: Flags = NO_FLAGS
+    gpus: FakeGpus,
+    simulated_because: str | None = None,
+    *,
+    control: Path | None = None,
+    flags: Flags = NO_FLAGS,
+    processes: ProcessRead = NO_PROCESSES,
+    pod: Pod | None = None,
 ) -> Iterator[Running]:
     """The same once it has passed on a Report."""
-    with running(gpus, simulated_because, control=control, flags=flags) as agent:
+    given = running(gpus, simulated_because, control=control, flags=flags, processes=processes, pod=pod)
+    with given as agent:
         assert agent.first_seen.wait(PATIENCE_S)
         yield agent

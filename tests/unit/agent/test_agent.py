@@ -7,16 +7,18 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from prometheus_client.parser import text_string_to_metric_families
 
 from otel_gpu.agent.agent import Agent
 from otel_gpu.agent.host import Host
 from otel_gpu.clock import ManualClock
 from otel_gpu.config import load
 from otel_gpu.errors import Unavailable, UsageError
-from otel_gpu.model import Report, SourceState
-from otel_gpu.sources.base import GpuRead
+from otel_gpu.model import Pod, Report, SourceState
+from otel_gpu.sources.base import GpuRead, ProcessRead
 from tests.builders import FakeGpus, FakeProcesses, gpu, gpu_read, listed
 from tests.unit.agent.harness import PATIENCE_S, RESOURCES, Running, after_the_first_sample, running, settings
+from tests.unit.export.collectors import HttpCollector
 
 WORKING = gpu_read(gpu(0, [listed(1)]))
 NO_DRIVER = GpuRead(state=SourceState.UNAVAILABLE, reason="NVML: the driver is not loaded", errors=1)
@@ -85,7 +87,35 @@ def test_without_a_driver_the_agent_is_alive_and_not_ready_with_a_reason() -> No
         assert agent.get("/readyz")[::2] == (503, "nvml: NVML: the driver is not loaded\n")
         document = json.loads(agent.get("/api/attribution").body)
     assert document["gpus"] == []
-    assert document["sources"][0] == {"name": "nvml", "ok": False, "reason": "NVML: the driver is not loaded"}
+    reason = "NVML: the driver is not loaded"
+    assert document["sources"][0] == {"name": "nvml", "ok": False, "reason": reason, "blind": True}
+
+
+HIDDEN = ProcessRead(state=SourceState.DEGRADED, reason="NVML hides processes:\nuse pid: host", pids_complete=False)
+BROKEN = ProcessRead(state=SourceState.UNAVAILABLE, reason="/proc is not a readable procfs")
+
+
+@pytest.mark.parametrize(
+    ("processes", "pod", "expected"),
+    [
+        (BROKEN, None, (503, "procfs: /proc is not a readable procfs\n")),
+        (BROKEN, Pod("p"), (503, "procfs: /proc is not a readable procfs\n")),
+        (HIDDEN, None, (503, "procfs: NVML hides processes: use pid: host\n")),
+        (HIDDEN, Pod("p"), (200, "ok\n")),
+        (ProcessRead(pids_complete=False), None, (503, "procfs: nothing can be attributed\n")),
+        (ProcessRead(state=SourceState.DEGRADED, reason="1 process is unreadable"), None, (200, "ok\n")),
+    ],
+    ids=["no /proc", "no /proc in a pod", "hidden", "hidden from a sidecar", "hidden without a reason", "degraded"],
+)
+def test_an_agent_that_can_attribute_nothing_is_alive_and_not_ready_with_a_reason(
+    processes: ProcessRead, pod: Pod | None, expected: tuple[int, str]
+) -> None:
+    with after_the_first_sample(FakeGpus(WORKING), processes=processes, pod=pod) as agent:
+        assert agent.get("/healthz").status == 200
+        assert agent.get("/readyz")[::2] == expected
+        document = json.loads(agent.get("/api/attribution").body)
+    [found] = [source for source in document["sources"] if source["name"] == "procfs"]
+    assert found["blind"] is (expected[0] == 503)
 
 
 def test_the_metrics_path_has_a_hint_if_prometheus_is_off() -> None:
@@ -95,6 +125,36 @@ def test_the_metrics_path_has_a_hint_if_prometheus_is_off() -> None:
     assert metrics.body.startswith("metrics are not served here; --prometheus serves them; available paths:  /  /api")
     assert other.body.startswith("not found; available paths:  /  /api")
     assert "/metrics" not in other.body
+
+
+def test_unreadable_processes_are_exported_by_reason_over_both_routes_and_on_the_page() -> None:
+    collector = HttpCollector()
+    flags = {"exporters": "otlp,prometheus", "otlp-endpoint": collector.url, "export-interval": "100ms"}
+    processes = ProcessRead(unreadable={"timed_out": 1, "too_large": 1})
+    try:
+        with after_the_first_sample(FakeGpus(WORKING), processes=processes, flags=flags) as agent:
+            request = collector.arrived.get(timeout=PATIENCE_S).request
+            text = agent.get("/metrics").body
+            problems = [each.text for each in agent.agent.events.view(agent.seen[0]).problems]
+    finally:
+        collector.close()
+    expected = dict.fromkeys(("denied", "hidden", "malformed", "unidentified"), 0) | {"timed_out": 1, "too_large": 1}
+    families = {family.name: family for family in text_string_to_metric_families(text)}
+    samples = families["otel_gpu_process_unreadable"].samples
+    assert {sample.labels["otel_gpu_reason"]: sample.value for sample in samples} == expected
+    pushed = [
+        metric
+        for resource in request.resource_metrics
+        for scope in resource.scope_metrics
+        for metric in scope.metrics
+        if metric.name == "otel_gpu.process.unreadable"
+    ]
+    [metric] = pushed
+    assert (metric.unit, metric.sum.is_monotonic) == ("{process}", False)
+    values = {point.attributes[0].value.string_value: point.as_int for point in metric.sum.data_points}
+    assert values == expected
+    assert {point.attributes[0].key for point in metric.sum.data_points} == {"otel_gpu.reason"}
+    assert "2 processes could not be read: 1 timed_out, 1 too_large; see otel-gpu doctor" in problems
 
 
 @pytest.mark.parametrize("switch", ["on", "off"])

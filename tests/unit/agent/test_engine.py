@@ -22,6 +22,7 @@ from otel_gpu.model import (
     Snapshot,
     SourceOutcome,
     SourceState,
+    UnreadableReason,
     UtilizationRead,
     UtilizationRow,
     WorkloadKind,
@@ -426,10 +427,22 @@ def test_each_source_has_an_outcome_with_its_duration() -> None:
     report = engine.sample()
     assert report.sources == (
         SourceOutcome("nvml", SourceState.DEGRADED, "GPU 1: lost", 0.25, 1),
-        SourceOutcome("procfs", SourceState.UNAVAILABLE, "no /proc", 0.5, 2),
+        SourceOutcome("procfs", SourceState.UNAVAILABLE, "no /proc", 0.5, 2, blind=True),
         SourceOutcome("names", SourceState.OK, None, 0.125, 0),
     )
     assert report.monotonic_ns == 0  # a Report is as old as the start of its cycle
+
+
+def test_unreadable_processes_are_counted_for_every_reason_while_the_process_source_answers() -> None:
+    unreadable = {"timed_out": 1, UnreadableReason.TOO_LARGE: 2}
+    counted = process_read(state=SourceState.DEGRADED, reason="3 processes")
+    away = process_read(state=SourceState.UNAVAILABLE, reason="no /proc")
+    reads = [replace(each, unreadable=unreadable) for each in (counted, away)]
+    world = World(gpu_read(gpu(0)), processes=[*reads, process_read()])
+    none = dict.fromkeys(("denied", "hidden", "timed_out", "too_large", "malformed", "unidentified"), 0)
+    assert world.next().unreadable == none | {"timed_out": 1, "too_large": 2}
+    assert world.next().unreadable == {}
+    assert world.next().unreadable == none
 
 
 def test_without_proc_the_figures_of_the_driver_are_reported() -> None:

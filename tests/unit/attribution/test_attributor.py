@@ -110,6 +110,20 @@ def test_the_document_sums_to_the_attributed_energy_when_a_process_ends_in_the_w
     assert sum(sum(part["energy_mj"].values()) for w in exported["workloads"] for part in w["gpus"]) == whole
 
 
+def test_a_process_whose_retention_ends_with_a_long_interval_is_reported_with_its_energy() -> None:
+    played = Played(AttributionOptions(retention_s=10))
+    played.next(one(listed(1)), processes=[old(1)])
+    played.next(replace(one(listed(1)), energy_mj=-1), processes=[old(1)])  # a figure that cannot be true
+    for _ in range(3):  # it left with the first of these, 15 s before the next figure
+        played.next(replace(one(), energy_mj=-1))
+    report = played.next(one())
+    process_mj = energy(report, 1).total_mj
+    divided = report.gpus[0].energy
+    assert process_mj
+    assert divided is not None
+    assert process_mj + (divided.idle_mj or 0) + (divided.unattributed_mj or 0) == divided.delta_mj
+
+
 def test_a_gpu_that_is_merely_open_is_not_used() -> None:
     """CUDA opens the device node of every GPU it may see."""
     played = Played()

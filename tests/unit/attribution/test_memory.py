@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from otel_gpu.attribution.memory import split
@@ -245,6 +247,18 @@ def test_instances_are_reported_without_a_figure_of_the_whole_gpu() -> None:
         report = played.next(shared_instance(whole=False), processes=[hidden(1, WEB, IN_LEFT)])
     assert report.gpus[0].memory is None
     assert inferred_bytes(report) == {("web", LEFT): 6 * GIB}
+
+
+def test_a_gpu_that_reports_less_in_use_than_its_instances_has_no_more_inferred_than_that() -> None:
+    """The driver is asked for one after the other, and memory is allocated in between."""
+    played = Played()
+    for _ in range(2):
+        reading = replace(shared_instance(used_gib=6), memory=memory(used_gib=4, reserved_gib=0))
+        report = played.next(reading, processes=[hidden(1, WEB, IN_LEFT)])
+    assert inferred_bytes(report) == {("web", LEFT): 6 * GIB}
+    assert report.gpus[0].memory is not None
+    assert report.gpus[0].memory.inferred_bytes == 4 * GIB
+    assert report.gpus[0].memory.unattributed_bytes == 0
 
 
 @pytest.mark.parametrize("cap", [0, 1])

@@ -99,7 +99,9 @@ def test_a_pipe_instead_of_a_certificate_is_refused_without_opening_it(
     monkeypatch.setattr(Path, "open", lambda path, *_: pytest.fail(f"{path} is opened"))
     flags = [f"--{key}", str(pipe), "--otlp-endpoint", "https://127.0.0.1:1"]
     assert main([command, *flags]) == 2
-    refusal = f"otel-gpu: --{key}: '{pipe}' is not a regular file\n"
+    is_key = key == "otlp-client-key"
+    problem = "needs otlp-client-certificate, too" if is_key else "cannot be read: it is not a regular file"
+    refusal = f"otel-gpu: --{key}: '{pipe}' {problem}\n"
     assert capsys.readouterr().err == refusal
 
 

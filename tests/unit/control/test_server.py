@@ -17,6 +17,8 @@ from otel_gpu.control import protocol, server
 from otel_gpu.control.protocol import request
 from otel_gpu.control.server import ControlServer
 from otel_gpu.errors import Unavailable
+from otel_gpu.sources import unix_socket
+from otel_gpu.sources.unix_socket import Peer
 
 Handlers = Mapping[str, Callable[[Mapping[str, Any]], Mapping[str, Any]]]
 
@@ -80,6 +82,22 @@ def test_a_user_other_than_root_and_the_agents_own_is_rejected(path: Path, caplo
     with listening(path, users=frozenset({os.geteuid() + 1})), pytest.raises(Unavailable, match="only root"):
         request([path], {"command": "echo"})
     assert f"user {os.geteuid()} " in caplog.text
+
+
+def test_a_listener_of_another_user_is_sent_nothing(
+    path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Any user can create the directory of a socket in /tmp, while no agent runs."""
+    monkeypatch.setattr(unix_socket, "peer", lambda _: Peer(pid=1, uid=4711))
+    path.parent.mkdir()
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as impostor:
+        impostor.bind(str(path))
+        impostor.listen(1)
+        with pytest.raises(Unavailable, match=r"c\.sock: user 4711 listens there, and may not be the agent; run"):
+            request([path, tmp_path / "none.sock"], {"command": "echo"})
+        connection, _ = impostor.accept()
+        with connection:
+            assert connection.recv(1) == b""
 
 
 @pytest.mark.parametrize(

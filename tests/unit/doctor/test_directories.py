@@ -13,6 +13,8 @@ from otel_gpu.control.server import ControlServer
 from otel_gpu.doctor import directories
 from otel_gpu.doctor.directories import check_control_socket, check_state_directory
 from otel_gpu.doctor.findings import Finding, Verdict
+from otel_gpu.sources import unix_socket
+from otel_gpu.sources.unix_socket import Peer
 from tests.kubelet_servers import socket_directory
 from tests.state_dirs import BOOT, StatefulAgent
 
@@ -56,6 +58,15 @@ def test_saved_state_is_reported_with_its_age(proc: Path, tmp_path: Path) -> Non
     os.utime(path / "state", (1_700_000_000, 1_700_000_000))
     clock = ManualClock(1_700_000_042 * 10**9)
     assert state(path, proc, clock).found == f"{path}: saved 42 s ago, 2 KiB"
+
+
+def test_a_lock_that_the_agent_refuses_is_degraded(proc: Path, tmp_path: Path) -> None:
+    (tmp_path / "state").mkdir(mode=0o700)
+    (tmp_path / "state/lock").symlink_to("/etc/hostname")
+    found = state(tmp_path / "state", proc)
+    assert found.verdict is Verdict.DEGRADED
+    assert f"{tmp_path}/state/lock: it is a symbolic link" in found.found
+    assert found.fix == f"rm {tmp_path}/state/lock"
 
 
 def test_a_rejected_file_is_reported(proc: Path, tmp_path: Path) -> None:
@@ -137,6 +148,16 @@ def test_a_listening_agent_is_found_and_keeps_listening(directory: Path) -> None
             )
     finally:
         server.stop()
+
+
+def test_a_listener_of_another_user_is_not_taken_for_an_agent(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(unix_socket, "peer", lambda _: Peer(pid=1, uid=4711))
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as other:
+        other.bind(str(directory / "c.sock"))
+        other.listen(1)
+        found = control(directory / "c.sock")
+    assert found.verdict is Verdict.DEGRADED
+    assert "user 4711 listens there, and may not be the agent" in found.found
 
 
 def test_without_an_agent_the_socket_it_would_use_is_reported(directory: Path) -> None:

@@ -29,7 +29,7 @@ CONTRACT: dict[str, set[str]] = {
     "processes": {
         "pid", "start_time", "name", "workload", "gpu", "memory", "utilization", "energy_mj", "state", "idle_seconds",
     },
-    "sources": {"name", "ok", "reason"},
+    "sources": {"name", "ok", "reason", "blind"},
 }  # fmt: skip
 """The keys of every object, by where it stands: the contract of ``once --format json``."""
 
@@ -195,7 +195,7 @@ def test_figures_that_later_rules_find_have_their_place() -> None:
 def test_a_source_is_ok_only_if_nothing_is_missing(state: SourceState, ok: bool) -> None:
     sources = (SourceOutcome("nvml", state, "why"),)
     assert document(attribute(None, snapshot(sources=sources)))["sources"] == [
-        {"name": "nvml", "ok": ok, "reason": "why"}
+        {"name": "nvml", "ok": ok, "reason": "why", "blind": False}
     ]
 
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from otel_gpu.metrics.agent_values import SelfAccount, SelfStats
-from otel_gpu.model import GpuTotals, Report, SourceOutcome, SourceState
+from otel_gpu.model import GpuTotals, Report, SourceOutcome, SourceState, UnreadableReason
 from tests.builders import gpu, uuid_of
 from tests.unit.metrics.builders import EPOCH_NS, STARTED_NS, STATS, answer, device, points_of, split, values_by
 
@@ -23,6 +23,13 @@ def test_a_source_has_every_state_one_of_them_1_and_is_up_unless_it_gave_no_answ
         "nvml": int(state in (SourceState.OK, SourceState.DEGRADED))
     }
     assert values_by("otel_gpu.collection.duration", attribution, SOURCE) == {"nvml": 0.25}
+
+
+def test_unreadable_processes_have_a_point_for_every_reason_while_the_process_source_answers() -> None:
+    counts = dict.fromkeys(map(str, UnreadableReason), 0) | {"denied": 3}
+    report = replace(answer(), unreadable=counts)
+    assert values_by("otel_gpu.process.unreadable", report, "otel_gpu.reason") == counts
+    assert points_of("otel_gpu.process.unreadable", answer()) == []
 
 
 def test_errors_count_since_the_agent_started_and_anomalies_since_the_ledger_began() -> None:

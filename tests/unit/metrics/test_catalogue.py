@@ -63,6 +63,7 @@ CONTRACT = {
     "otel_gpu.source.state": (U, "1", "otel_gpu_source_state", "otel_gpu.source otel_gpu.state"),
     "otel_gpu.collection.duration": (G, "s", "otel_gpu_collection_duration_seconds", "otel_gpu.source"),
     "otel_gpu.source.errors": (C, "{error}", "otel_gpu_source_errors_total", "otel_gpu.source"),
+    "otel_gpu.process.unreadable": (U, "{process}", "otel_gpu_process_unreadable", "otel_gpu.reason"),
     "otel_gpu.attribution.coverage": (G, "1", "otel_gpu_attribution_coverage_ratio", "hw.id gpu.index"),
     "otel_gpu.conservation.memory.error": (G, "By", "otel_gpu_conservation_memory_error_bytes", "hw.id gpu.index"),
     "otel_gpu.conservation.energy.error": (G, "J", "otel_gpu_conservation_energy_error_joules", "hw.id gpu.index"),

@@ -122,7 +122,7 @@ ROWS = [
     Row("reset required", fails(16), reason="otel-gpu pause"),
     Row("power cable", fails(8), reason="power cable"),
     Row("interrupts", fails(11), reason="interrupt"),
-    Row("not found", fails(28), reason="not there"),
+    Row("not found", fails(28), reason="no longer present"),
     Row("node of one GPU lost", fails(999), reason="/dev/nvidia"),
     Row("hung", hangs, reason="has not returned", deadline_s=0.3),
     Row(

@@ -350,7 +350,7 @@ def test_nothing_is_saved_if_a_directory_has_the_name_of_the_checkpoint(
     with caplog.at_level(logging.WARNING):
         agent = StatefulAgent(path)
     (record,) = caplog.records
-    assert f"{path}/state is not trusted and cannot be removed (Is a directory), " in record.getMessage()
+    assert f"{path}/state is not trusted and not all files can be removed (Is a directory), " in record.getMessage()
     assert outcome(run(agent, 10))[0] is SourceState.UNAVAILABLE
 
 

@@ -89,6 +89,33 @@ def test_writing_does_not_follow_a_symbolic_link(directory: PrivateDirectory, tm
     assert directory.read("a") == b"new"
 
 
+def test_a_lock_of_another_user_is_refused(directory: PrivateDirectory, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another user may have created it while the directory was writable for others, and may hold the lock."""
+    (directory.path / "lock").touch()
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "geteuid", lambda: 4711)
+        with pytest.raises(Unavailable, match=r"lock: it belongs to user \d+; remove it"):
+            directory.lock("lock")
+    os.close(directory.lock("lock"))  # nothing holds it
+
+
+def test_a_lock_that_is_not_a_file_of_the_directory_alone_is_refused(
+    directory: PrivateDirectory, tmp_path: Path
+) -> None:
+    target = tmp_path / "target"
+    target.write_text("kept", encoding="ascii")
+    (directory.path / "soft").symlink_to(target)
+    (directory.path / "hard").hardlink_to(target)
+    os.mkfifo(directory.path / "pipe")
+    for name, problem in (
+        ("soft", "it is a symbolic link"),
+        ("hard", "it is a hard link"),
+        ("pipe", "it is not a regular file"),
+    ):
+        with pytest.raises(Unavailable, match=f"{name}: {problem}; remove it"):
+            directory.lock(name)
+
+
 def test_a_lock_is_held_once(directory: PrivateDirectory) -> None:
     held = directory.lock("lock")
     with pytest.raises(BlockingIOError):

@@ -117,6 +117,24 @@ def test_a_journal_that_is_too_large_is_set_aside_unread(path: Path, caplog: pyt
     assert (left / "journal.rejected").stat().st_size == 200 << 20
 
 
+def test_a_journal_that_was_set_aside_does_not_count_if_another_file_cannot_be_removed(
+    path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    first = StatefulAgent(path)
+    run(first, 0, 5)
+    left = killed(path, first)
+    os.truncate(left / "journal-000001", 200 << 20)
+    (left / "journal-000002").mkdir()  # it cannot be removed
+    agent = StatefulAgent(left)
+    (record,) = caplog.records
+    assert "/journal-000001 is not trusted and not all files can be removed (Is a directory)" in record.getMessage()
+    assert outcome(run(agent, 10)) == (SourceState.UNAVAILABLE, f"nothing is saved: {left}: Is a directory")
+    (left / "journal-000002").rmdir()
+    run(agent, 40)
+    assert outcome(run(agent, 45)) == (SourceState.OK, None), "the first checkpoint makes the directory valid again"
+    assert (left / "journal.rejected").stat().st_size == 200 << 20
+
+
 def test_journals_that_are_too_large_together_are_not_read(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for number in range(2):
         agent = StatefulAgent(path)

@@ -102,6 +102,39 @@ def test_state_is_recovered_after_a_kill_between_any_two_steps_of_a_checkpoint(p
         assert attribution(found.attributor) == expected
 
 
+@pytest.mark.parametrize("left_bytes", [None, 20], ids=["after the head", "within the head"])
+def test_a_journal_that_was_cut_before_its_first_cycle_is_reported_in_one_line(
+    path: Path, caplog: pytest.LogCaptureFixture, left_bytes: int | None
+) -> None:
+    agent = StatefulAgent(path)
+    run(agent, 0, 5, 10)
+    left = killed(path, agent)
+    journal = (left / "journal-000001").read_bytes()
+    (left / "journal-000001").write_bytes(journal[: journal.index(b"\n") + 1 if left_bytes is None else left_bytes])
+    with caplog.at_level(logging.INFO):
+        assert is_fresh(run(StatefulAgent(left), 15))
+    (record,) = caplog.records
+    assert record.getMessage() == (
+        f"{left}/journal-000001 is not trusted and is now {left}/journal.rejected, "
+        "counters start at 0: it has 0 of the 3 cycles that were exported"
+    )
+
+
+def test_files_that_are_missing_are_reported_once(path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    agent = StatefulAgent(path)
+    run(agent, 0, 5)
+    left = killed(path, agent)
+    (left / "journal-000001").unlink()
+    with caplog.at_level(logging.INFO):
+        StatefulAgent(left).close()  # it ends before the driver responds
+        StatefulAgent(left).close()
+        StatefulAgent(path.with_name("new")).close()
+    (record,) = caplog.records
+    assert record.getMessage() == (
+        f"state in {left} is not used, counters start at 0: it has 0 of the 2 cycles that were exported"
+    )
+
+
 def test_a_torn_last_line_is_ignored_because_its_cycle_was_never_exported(path: Path) -> None:
     agent = StatefulAgent(path)
     before = run(agent, 0, 5)
@@ -125,7 +158,7 @@ def test_a_journal_that_was_cut_between_two_lines_is_not_trusted(path: Path, sav
     name = max(name for name in files(left) if name.startswith("journal-"))
     *whole, _, end = (left / name).read_bytes().split(b"\n")
     (left / name).write_bytes(b"\n".join((*whole, end)))
-    with pytest.raises(UntrustedState, match="cycles were exported that it does not have"):
+    with pytest.raises(UntrustedState, match=r"it has \d of the \d cycles that were exported"):
         recovered(left)
     again = StatefulAgent(left)
     fresh = run(again, 60, 65)
@@ -391,7 +424,8 @@ def test_on_a_full_disk_no_stale_file_is_left_and_a_later_checkpoint_is_tried(
         assert report.gpus[0].energy is not None
         assert report.gpus[0].energy.delta_mj == CYCLE_MJ
         assert outcome(run(agent, 45, 70))[0] is SourceState.UNAVAILABLE
-        assert recovered(killed(path, agent)) is None
+        with pytest.raises(UntrustedState, match="it has 0 of the 6 cycles"):
+            recovered(killed(path, agent))
     assert outcome(run(agent, 75))[0] is SourceState.UNAVAILABLE, "tried again when it is due"
     run(agent, 101)
     assert outcome(run(agent, 105)) == (SourceState.OK, None)
@@ -487,7 +521,8 @@ def test_a_checkpoint_in_progress_is_not_put_in_place_after_the_journal_has_fail
         agent.observe(world(40))
     responds.set()
     agent.settle()
-    assert recovered(killed(path, agent)) is None
+    with pytest.raises(UntrustedState, match="it has 0 of the 3 cycles"):
+        recovered(killed(path, agent))
     run(agent, 45)
     assert files(path) == []
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 
 import pytest
@@ -52,6 +53,30 @@ def test_gpus_with_the_same_problem_are_one_problem() -> None:
         ("GPU 0-2, 5 paused", f"GPU 0-2, 5: {PAUSED}"),
         ("GPU 3 failed", "GPU 3: failed: it is lost"),
     ]
+
+
+@pytest.mark.parametrize(
+    ("counts", "brief", "text"),
+    [
+        ({"timed_out": 1}, "1 process unreadable", "1 process could not be read: 1 timed_out; see otel-gpu doctor"),
+        (
+            {"denied": 0, "timed_out": 1, "too_large": 1},
+            "2 processes unreadable",
+            "2 processes could not be read: 1 timed_out, 1 too_large; see otel-gpu doctor",
+        ),
+    ],
+)
+def test_unreadable_processes_are_one_problem(counts: Mapping[str, int], brief: str, text: str) -> None:
+    report = attribute(None, snapshot(gpu(0), sources=[]))
+    assert problems(replace(report, unreadable=counts)) == (Problem(brief, text, Tone.WARN),)
+    assert problems(replace(report, unreadable=dict.fromkeys(counts, 0))) == ()
+
+
+def test_a_source_that_answers_and_is_blind_is_worse_than_degraded() -> None:
+    [hidden] = of(sources=(SourceOutcome("procfs", SourceState.DEGRADED, "a pid namespace of its own", blind=True),))
+    assert hidden == Problem("procfs blind", "procfs: blind: a pid namespace of its own", Tone.BAD)
+    [away] = of(sources=(SourceOutcome("procfs", SourceState.UNAVAILABLE, "no /proc", blind=True),))
+    assert away == Problem("procfs unavailable", "procfs: unavailable: no /proc", Tone.BAD)
 
 
 @pytest.mark.parametrize(("by_gpu", "count"), [(True, 1), (False, 2)])

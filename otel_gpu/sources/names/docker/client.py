@@ -24,6 +24,7 @@ from docker.types import CancellableStream
 from requests.adapters import HTTPAdapter
 
 from otel_gpu.bounded_io import (
+    MAX_PEM_BYTES,
     Deadline,
     DeadlineReader,
     LineSplitter,
@@ -32,6 +33,7 @@ from otel_gpu.bounded_io import (
     parse_json,
     read_all,
     read_beginning,
+    read_file,
 )
 from otel_gpu.errors import Gone, OtelGpuError, Unavailable
 from otel_gpu.sources.names.untrusted import mapping, text
@@ -211,6 +213,8 @@ class EngineClient:
         tls: Any = False
         if self._tls is not None:
             pair = (self._tls.cert, self._tls.key)
+            for file in (self._tls.ca, *pair):
+                _check_pem(file)
             tls = docker.tls.TLSConfig(
                 client_cert=None if None in pair else tuple(str(file) for file in pair),
                 ca_cert=None if self._tls.ca is None else str(self._tls.ca),
@@ -262,6 +266,20 @@ class EngineClient:
             if any(isinstance(cause, kinds) for cause in causes):
                 return meaning
         return f"GET {path}: {_line(causes[0])}"
+
+
+def _check_pem(path: Path | None) -> None:
+    """Unavailable for a path that the SDK would not name in its error, or that OpenSSL would not finish to read."""
+    try:
+        if path is not None:
+            read_file(path, MAX_PEM_BYTES)
+    except OSError as error:
+        reason = error.strerror or str(error)
+    except TooLarge as error:
+        reason = f"it is {error}"
+    else:
+        return
+    raise Unavailable(f"{path}: {reason}; the directory of docker-cert-path needs ca.pem, cert.pem and key.pem")
 
 
 class Events:

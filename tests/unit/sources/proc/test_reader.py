@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from otel_gpu.clock import ManualClock
-from otel_gpu.model import UNIDENTIFIED_WORKLOAD, SourceState
+from otel_gpu.model import UNIDENTIFIED_WORKLOAD, SourceState, UnreadableReason
 from otel_gpu.sources.base import ProcessRead, UnreadableProcess
 from otel_gpu.sources.proc.files import FileId, MapsRead, ProcessDir, Stat
 from otel_gpu.sources.proc.reader import MAX_ABANDONED, MAX_ABANDONED_BY_SCAN, MAX_ABANDONED_PER_GROUP
@@ -267,7 +267,9 @@ def test_mappings_over_the_limit_are_absent_and_read_again_after_a_pause(
     read = cycles(source, clock, 1)
     assert (read.processes[8].uvm_mapping_bytes, read.processes[9].uvm_mapping_bytes) == (None, 4096)
     assert (read.state, read.unreadable) == (SourceState.OK, {"too_large": 1})
-    assert read.unreadable_processes == (UnreadableProcess(8, "python3", "too_large", "its maps are over 8 MiB"),)
+    assert read.unreadable_processes == (
+        UnreadableProcess(8, "python3", UnreadableReason.TOO_LARGE, "its maps are over 8 MiB"),
+    )
     cycles(source, clock, 20)
     assert sum(size > 8 << 20 for size in read_bytes) <= 1
     assert max(read_bytes) <= (8 << 20) + (1 << 16)

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from otel_gpu.clock import ManualClock
-from otel_gpu.model import HOST_WORKLOAD, UNIDENTIFIED_WORKLOAD, SourceState
+from otel_gpu.model import HOST_WORKLOAD, UNIDENTIFIED_WORKLOAD, SourceState, UnreadableReason
 from otel_gpu.sources.base import UnreadableProcess
 from otel_gpu.sources.proc.files import NamedDevices, ProcessDir
 from otel_gpu.sources.proc.source import ProcfsSource
@@ -181,7 +181,7 @@ def test_an_unreadable_process_is_counted_and_named_and_does_not_affect_others(
     assert set(read.processes) == {8}
     assert (read.state, read.reason, read.errors, read.all_visible) == (SourceState.OK, None, 0, True)
     assert read.unreadable == {"malformed": 1}
-    assert read.unreadable_processes == (UnreadableProcess(7, None, "malformed", os.strerror(number)),)
+    assert read.unreadable_processes == (UnreadableProcess(7, None, UnreadableReason.MALFORMED, os.strerror(number)),)
 
 
 def test_an_agent_without_descriptors_keeps_the_last_answer_and_says_why(

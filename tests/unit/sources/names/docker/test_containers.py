@@ -330,6 +330,13 @@ def test_with_nvidias_runtime_the_environment_grants_gpus(value: str | None, dev
     assert parse_claims(runtime(value)) == tuple(Claim(device) for device in devices_given)
 
 
+def test_of_several_values_in_the_environment_the_last_one_counts() -> None:
+    """As in the process. CUDA's base images set it to ``all``."""
+    document = runtime("all")
+    document["Config"]["Env"].append("NVIDIA_VISIBLE_DEVICES=0")
+    assert parse_claims(document) == (Claim("0"),)
+
+
 @pytest.mark.parametrize("name", ["nvidia-cdi", "nvidia-legacy", "/usr/bin/nvidia-container-runtime"])
 def test_nvidias_runtime_has_several_names(name: str) -> None:
     assert parse_claims(runtime("0", name)) == (Claim("0"),)

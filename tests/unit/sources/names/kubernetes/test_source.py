@@ -346,6 +346,7 @@ def test_a_problem_is_counted_once_and_reported_while_its_pod_exists() -> None:
     registry = PodRegistry()
     bad = seen("bad", A, label="x" * 2000)
     registry.put(bad, 0.0)
+    bad = seen("bad", A, hex_id(3), label="x" * 2000)
     registry.put(bad, 1.0)
     registry.put(seen("good", B), 2.0)
     assert registry.problem is not None
