@@ -17,6 +17,8 @@ from otel_gpu.model import MigAccess
 USER_FLAGS: Final = 0x00400000  # PF_RANDOMIZE, as an ordinary process has it
 KERNEL_THREAD_FLAGS: Final = 0x00208040
 UVM: Final = "/dev/nvidia-uvm"
+UVM_FILE: Final = "00:05 512"
+"""File system and inode of ``nvidia-uvm`` in lines of ``maps``; a tree replaces them by those of its node."""
 
 
 def stat_text(
@@ -39,7 +41,8 @@ def stat_text(
 
 def maps_line(start: int, size_bytes: int, path: str = UVM) -> str:
     """A line of ``/proc/<pid>/maps``."""
-    return f"{start:08x}-{start + size_bytes:08x} rw-s {start:08x} 00:05 512                        {path}\n"
+    file = UVM_FILE if path.removesuffix(" (deleted)").endswith(UVM) else "fe:01 99"
+    return f"{start:08x}-{start + size_bytes:08x} rw-s {start:08x} {file}                        {path}\n"
 
 
 def mig_minor(access: MigAccess) -> int:
@@ -55,15 +58,33 @@ def mig_nodes(*instances: tuple[int, int, int]) -> list[str]:
     return [f"/dev/nvidia-caps/nvidia-cap{minor}" for minor in sorted(minors)]
 
 
+_NODE: Final = Path("/dev/null")
+"""A character device that every machine has and every user can open. In a tree it stands for those of the driver."""
+
+
 class ProcTree:
-    """Builds and changes a fake ``/proc`` under ``root``, which begins with process 1."""
+    """Builds and changes a fake ``/proc`` under ``root``, which begins with process 1.
+
+    Its driver has the major number of ``/dev/null``. A descriptor of a process with the target ``/dev/nvidia…`` leads
+    to that device by a path that ends so, and a mapping of ``/dev/nvidia-uvm`` is one of that device.
+    """
 
     def __init__(self, root: Path, *, btime_s: int = 1_700_000_000) -> None:
         self.root = root
         self._released = 0
         root.mkdir(parents=True, exist_ok=True)
+        self._nodes = root / "nodes"
+        node = _NODE.stat()
+        self._major = os.major(node.st_rdev)
+        self._node_id = f"{os.major(node.st_dev):02x}:{os.minor(node.st_dev):02x} {node.st_ino}"
+        self.set_majors(self._major)
         self.set_btime(btime_s)
         self.add(1, comm=b"systemd", start_ticks=1, cgroup="0::/init.scope\n")
+
+    def set_majors(self, *majors: int) -> None:
+        """Set the major numbers of NVIDIA's driver; none: it is not loaded."""
+        lines = ["Character devices:", "  4 tty", *(f"{major:3d} nvidia" for major in majors), "", "Block devices:"]
+        self.write("devices", "\n".join([*lines, "  7 loop", ""]))
 
     def set_btime(self, btime_s: int) -> None:
         """Set the boot time (Unix seconds)."""
@@ -100,13 +121,30 @@ class ProcTree:
         (directory / "stat").write_bytes(stat)
         (directory / "comm").write_bytes(comm + b"\n")
         self.write(f"{pid}/cgroup", cgroup)
-        self.write(f"{pid}/maps", maps)
+        self.set_maps(pid, maps)
         self.set_fds(pid, fds)
         return directory
 
     def add_kernel_thread(self, pid: int, comm: bytes = b"kworker/0:1") -> Path:
         """Start a kernel thread."""
         return self.add(pid, comm=comm, ppid=2, flags=KERNEL_THREAD_FLAGS, fds=())
+
+    def set_maps(self, pid: int, maps: str | bytes) -> None:
+        """Replace the mappings."""
+        text = maps if isinstance(maps, bytes) else maps.encode()
+        self.write(f"{pid}/maps", text.replace(UVM_FILE.encode(), self._node_id.encode()))
+
+    def _target(self, target: str) -> str:
+        """Where a descriptor leads: for a node of the driver, a path that ends so and leads to a device."""
+        if not target.startswith("/dev/nvidia"):
+            return target
+        deleted = " (deleted)" if target.endswith(" (deleted)") else ""
+        node = self._nodes / target.removesuffix(deleted).lstrip("/")
+        named = node.with_name(node.name + deleted)
+        if not named.is_symlink():
+            named.parent.mkdir(parents=True, exist_ok=True)
+            named.symlink_to(_NODE)
+        return str(named)
 
     def set_fds(self, pid: int, fds: Iterable[str] | Mapping[int, str]) -> None:
         """Replace the open descriptors. The descriptor table has the size that the kernel would give it."""
@@ -116,7 +154,7 @@ class ProcTree:
             shutil.rmtree(directory)
         directory.mkdir()
         for number, target in links.items():
-            (directory / str(number)).symlink_to(target)
+            (directory / str(number)).symlink_to(self._target(target))
         table_size = 64
         while table_size <= max(links, default=0):
             table_size *= 2

@@ -23,7 +23,7 @@ from otel_gpu.sources.names.factory import NameSourceFactory, start_all
 from otel_gpu.sources.pause import PausableGpus
 from otel_gpu.sources.proc.cgroup import parse_cgroup, parse_cgroup_in_pod
 from otel_gpu.sources.proc.host import OwnPod, cgroup_namespace_is_initial, find_own_pod
-from otel_gpu.sources.proc.source import OWN_PROC, DeadlineProcessSource, ProcfsSource
+from otel_gpu.sources.proc.source import OWN_PROC, ProcfsSource
 from otel_gpu.sources.proc.table import STEADY
 from otel_gpu.version import __version__
 from otel_gpu.view.builder import Subject
@@ -107,9 +107,9 @@ def open_procfs(
         ProcfsSource, config.sampling.proc_root, clock, own_proc=own_proc, in_pod=pod is not None, parse_workload=parse
     )
     if not one_shot:
-        return DeadlineProcessSource(source(intervals=STEADY), config.sampling.deadline_s)
-    unlimited = source(processes_per_cycle=1 << 22, descriptors_per_cycle=1 << 24)
-    return DeadlineProcessSource(unlimited, max(ONE_SHOT_PROCESSES_S, config.sampling.deadline_s))
+        return source(intervals=STEADY, deadline_s=config.sampling.deadline_s)
+    deadline_s = max(ONE_SHOT_PROCESSES_S, config.sampling.deadline_s)
+    return source(processes_per_cycle=1 << 22, descriptors_per_cycle=1 << 24, deadline_s=deadline_s)
 
 
 def own_pod(config: Config) -> OwnPod | None:

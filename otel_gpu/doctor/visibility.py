@@ -9,7 +9,7 @@ from typing import Final
 
 from otel_gpu.doctor.findings import Finding, Verdict, blind, degraded, ok, unused
 from otel_gpu.doctor.gpus import listed_pids
-from otel_gpu.model import SourceState
+from otel_gpu.model import SourceState, UnreadableReason
 from otel_gpu.sources.base import GpuRead, ProcessRead
 from otel_gpu.sources.proc.host import (
     CGROUP_NAMESPACE_FIX,
@@ -35,6 +35,12 @@ _PROC_FIX: Final = (
     "env: [{name: HOST_PROC, value: /host/proc}]"
 )
 _UNSEEN_FIX: Final = "run in the host's pid namespace, or set --proc-root (HOST_PROC) to the host's /proc"
+_UNREADABLE_FIXES: Final = {
+    UnreadableReason.TIMED_OUT: "see what it waits for: cat /proc/<pid>/stack; ls -l /proc/<pid>/fd",
+    UnreadableReason.TOO_LARGE: "none needed: nothing is inferred from its mappings; measured memory is not affected",
+    UnreadableReason.MALFORMED: "set --proc-root (HOST_PROC) to a procfs",
+    UnreadableReason.UNIDENTIFIED: "see /proc/<pid>/cgroup: its form is not one of those in docs/names.md",
+}
 _MOUNT_FIX: Final = "mount /proc: mount -t proc proc /proc"
 _SHARED_PIDS_FIX: Final = "in the pod's manifest, shareProcessNamespace: true"
 _POD_PIDS_FIX: Final = f"use driver 570.86 or later; {_SHARED_PIDS_FIX}; HOST_PROC=/proc"
@@ -125,7 +131,7 @@ def _inference(processes: ProcessRead) -> Finding:
 
 def check_proc(gpus: GpuRead, read: ProcessRead) -> list[Finding]:
     """Check what /proc shows, and whether it has the processes that NVML lists."""
-    return [_proc(read), *_unseen(gpus, read)]
+    return [_proc(read), *_unreadable(read), *_unseen(gpus, read)]
 
 
 def _proc(read: ProcessRead) -> Finding:
@@ -144,6 +150,15 @@ def _proc_fix(read: ProcessRead, found: str) -> str:
     if CGROUP_NAMESPACE_FIX in found:
         return CGROUP_NAMESPACE_FIX
     return CAPABILITIES_FIX if "CAP_SYS_PTRACE" in found else _PROC_FIX
+
+
+def _unreadable(read: ProcessRead) -> Iterator[Finding]:
+    """The processes that could not be read for a reason of their own. Missing privileges are findings of ``_proc``."""
+    for process in read.unreadable_processes:
+        if process.reason in _UNREADABLE_FIXES:
+            name = f" ({process.name})" if process.name else ""
+            found = f"pid {process.pid}{name} could not be read: {process.detail}"
+            yield degraded("process", found, _UNREADABLE_FIXES[process.reason])
 
 
 def _unseen(gpus: GpuRead, read: ProcessRead) -> Iterator[Finding]:

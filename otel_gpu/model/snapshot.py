@@ -201,14 +201,20 @@ class SourceOutcome:
 
 
 class UnreadableReason(StrEnum):
-    """Why a process could not be read, or not in full. Unidentified: its cgroup does not say which workload it is."""
+    """Why a process, or a file of it, could not be read."""
 
     DENIED = "denied"
+    """Its descriptors or mappings need permission to trace the process (ptrace(2), PTRACE_MODE_READ)."""
     HIDDEN = "hidden"
+    """Its stat is not readable; it is for every user, unless procfs is mounted with hidepid."""
     TIMED_OUT = "timed_out"
+    """A read did not return in time."""
     TOO_LARGE = "too_large"
+    """Its mappings are more than is read of one process."""
     MALFORMED = "malformed"
+    """A file does not behave as in procfs."""
     UNIDENTIFIED = "unidentified"
+    """Its cgroup does not show its workload."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,6 +14,7 @@ from otel_gpu.model import (
     GpuReading,
     ProcessFacts,
     SourceState,
+    UnreadableReason,
     WorkloadNames,
     WorkloadRef,
 )
@@ -36,6 +37,15 @@ class GpuRead:
     asleep: int = 0
 
 
+class UnreadableProcess(NamedTuple):
+    """A process that could not be read, or not in full, and why. ``name`` is ``None`` if it was never read."""
+
+    pid: int
+    name: str | None
+    reason: UnreadableReason
+    detail: str
+
+
 @dataclass(frozen=True, slots=True)
 class ProcessRead:
     """What ``/proc`` showed in this cycle, by pid: the processes asked for and those with a GPU device open.
@@ -43,8 +53,8 @@ class ProcessRead:
     ``pids_complete`` is false in a private pid namespace, where drivers hide processes of others.
     ``pids_are_own`` is false if the pids are those of another namespace than the agent's: a host's ``/proc`` mounted
     elsewhere. ``all_visible`` is false unless every process of the host and its open files could be read.
-    ``unreadable`` counts the processes that could not be read, or not in full, by ``UnreadableReason``.
-    ``processes`` is never changed after it was returned.
+    ``processes`` is never changed after it was returned. ``unreadable`` is the number of processes that could not be
+    read, or not in full, by ``UnreadableReason``; the first of them are ``unreadable_processes``.
     """
 
     processes: Mapping[int, ProcessFacts] = field(default_factory=lambda: NO_PROCESSES)
@@ -55,6 +65,7 @@ class ProcessRead:
     pids_are_own: bool = True
     all_visible: bool = True
     unreadable: Mapping[str, int] = field(default_factory=lambda: NO_UNREADABLE)
+    unreadable_processes: tuple[UnreadableProcess, ...] = ()
 
 
 class Claim(NamedTuple):

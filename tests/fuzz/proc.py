@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import random
 from functools import partial
 from typing import Final
@@ -9,10 +10,14 @@ from typing import Final
 from otel_gpu.sources.names.slurm import parse_job
 from otel_gpu.sources.nvml.system import parse_mapped_library
 from otel_gpu.sources.proc.files import (
+    BoundedText,
+    FileId,
     is_root_cgroup,
+    lines_containing,
     parse_btime,
     parse_device_link,
     parse_fd_size,
+    parse_majors,
     parse_maps,
     parse_stat,
 )
@@ -41,6 +46,11 @@ STATUSES: Final = (
     b"config 1\nmonitor 2\ngpu0/gi1/access 12\ngpu0/gi1/ci0/access 13\n",
     b"0::/\n1:name=systemd:/\n",
 )
+UVM_FILES: Final = frozenset({FileId(0, 5, 512)})
+DEVICES: Final = (
+    b"Character devices:\n  1 mem\n195 nvidia\n195 nvidiactl\n511 nvidia-uvm\n\nBlock devices:\n  7 loop\n",
+    b"Character devices:\n195 nvidia-frontend\n234 nvidia-caps\n",
+)
 LINKS: Final = (
     b"/dev/nvidia0", b"/dev/nvidiactl", b"/dev/nvidia-uvm", b"/run/x/dev/nvidia12 (deleted)",
     b"/dev/nvidia-caps/nvidia-cap12", b"socket:[123]", b"/home/nvidia/nvidia0", b"anon_inode:[eventfd]",
@@ -61,7 +71,7 @@ def check_stat(data: bytes) -> str | None:
 
 
 def check_maps(data: bytes) -> str | None:
-    mapped = parse_maps(data.splitlines(keepends=True))
+    mapped = parse_maps(lines_containing(b"nvidia-uvm", BoundedText(io.BytesIO(data), 4096).blocks()), UVM_FILES)
     parse_mapped_library(data.decode("utf-8", "replace"))
     if mapped < 0 or (mapped and b"nvidia-uvm" not in data):
         return f"{mapped} bytes are mapped"
@@ -81,6 +91,11 @@ def check_status(data: bytes) -> str | None:
     if any(pid < 0 for pid in parse_nspid(text)) or any(minor < 0 for minor in parse_mig_minors(text)):
         return "a number is below zero"
     return "a number is below zero" if (size or 0) < 0 or (boot or 0) < 0 else None
+
+
+def check_devices(data: bytes) -> str | None:
+    majors = parse_majors(data.decode("ascii", "replace"))
+    return f"{majors} without the driver" if majors and b"nvidia" not in data else None
 
 
 def check_link(data: bytes) -> str | None:
@@ -108,6 +123,7 @@ TARGETS: Final = (
     Target("proc-stat", _from(STATS, b"(", b")", b") S 1", b" "), check_stat),
     Target("proc-maps", _from(MAPS, b"/dev/nvidia-uvm", b" (deleted)", b"-", b"f" * 17), check_maps),
     Target("proc-status", _from(STATUSES, b"NSpid:\t", b"FDSize:\t", b"btime ", b"gpu", b"/access "), check_status),
+    Target("proc-devices", _from(DEVICES, b"nvidia", b"Block devices:", b"  "), check_devices),
     Target("proc-fd", _from(LINKS, b"/dev/", b"nvidia", b" (deleted)"), check_link),
     Target("proc-environ", _from(ENVIRONMENTS, b"SLURM_JOB_ID=", b"-", b"SLURM_JOB_GPUS="), check_environment),
 )

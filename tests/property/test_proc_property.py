@@ -10,6 +10,8 @@ from otel_gpu.clock import ManualClock
 from otel_gpu.model import SourceState
 from otel_gpu.sources.proc.files import (
     DeviceKind,
+    DeviceNode,
+    FileId,
     parse_device_link,
     parse_maps,
     parse_stat,
@@ -35,7 +37,7 @@ def test_any_name_and_start_time_are_parsed(comm: bytes, start_ticks: int, pid: 
 @given(prefix=st.text().filter(lambda text: "\x00" not in text), number=st.integers(0, 255), deleted=st.booleans())
 def test_a_gpu_node_is_recognised_below_any_prefix(prefix: str, number: int, deleted: bool) -> None:
     node = parse_device_link(f"{prefix}/dev/nvidia{number}{' (deleted)' if deleted else ''}")
-    assert node == (DeviceKind.GPU, number)
+    assert node == DeviceNode(DeviceKind.GPU, number)
 
 
 @no_deadline
@@ -44,7 +46,7 @@ def test_mapped_bytes_are_the_sum_of_the_uvm_lines(mappings: list[tuple[int, int
     lines = [
         maps_line(start, size, "/dev/nvidia-uvm" if uvm else "/usr/lib/x.so").encode() for start, size, uvm in mappings
     ]
-    assert parse_maps(lines) == sum(size for _, size, uvm in mappings if uvm)
+    assert parse_maps(lines, frozenset({FileId(0, 5, 512)})) == sum(size for _, size, uvm in mappings if uvm)
 
 
 @no_deadline

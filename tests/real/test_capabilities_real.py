@@ -76,15 +76,27 @@ def agent_environment(place: Path, stub: Path) -> dict[str, str]:
     return {**variables, "OTEL_GPU_ENVIRONMENT": "host", "PYTHONPATH": str(REPOSITORY)}
 
 
-def unprivileged(capabilities: tuple[str, ...], *words: str) -> list[str]:
-    """The command line of ``otel-gpu`` as the agent's user with these capabilities."""
-    return [sys.executable, "-m", "tests.real.run_with_capabilities", str(AGENT_UID), ",".join(capabilities), *words]
+def unprivileged(place: Path, capabilities: tuple[str, ...], *words: str) -> list[str]:
+    """The command line of ``otel-gpu`` as the agent's user with these capabilities, on a host with our device nodes."""
+    devices = place / "devices"
+    devices.write_text("Character devices:\n  1 nvidia\n")
+    bound = [
+        "unshare",
+        "--mount",
+        "--propagation",
+        "private",
+        "sh",
+        "-c",
+        'mount --bind "$0" /proc/devices && exec "$@"',
+    ]
+    program = [sys.executable, "-m", "tests.real.run_with_capabilities", str(AGENT_UID), ",".join(capabilities)]
+    return [*bound, str(devices), *program, *words]
 
 
 def run_as(place: Path, stub: Path, capabilities: tuple[str, ...], *words: str) -> subprocess.CompletedProcess[str]:
     """Run a command as the agent's user with these capabilities."""
     return subprocess.run(
-        unprivileged(capabilities, *words),
+        unprivileged(place, capabilities, *words),
         env=clean_environment({**agent_environment(place, stub), "OTEL_GPU_CONTROL_SOCKET": "none"}),
         capture_output=True,
         text=True,
@@ -159,11 +171,17 @@ def test_with_both_capabilities_run_serves_saves_state_pauses_and_stops(
     places = {"OTEL_GPU_STATE_DIR": str(own / "state"), "OTEL_GPU_CONTROL_SOCKET": str(own / "control.sock")}
     environment = {**agent_environment(place, stub_dir), **places}
     flags = ("--prometheus", "--exporters", "none", "--interval", "1s", "--listen", "127.0.0.1:0")
-    with agent_process(directory=place, environment=environment, words=unprivileged(BOTH, "run", *flags)) as agent:
+    with agent_process(
+        directory=place, environment=environment, words=unprivileged(place, BOTH, "run", *flags)
+    ) as agent:
         hidden = f'gpu_attribution_method="inferred".*}} {8 * GIB}$'
         agent.until(lambda: bool(re.search(hidden, agent.get("/metrics").body, re.MULTILINE)))
         pausing = subprocess.run(
-            unprivileged((), "pause"), env=clean_environment(environment), capture_output=True, text=True, check=False
+            unprivileged(place, (), "pause"),
+            env=clean_environment(environment),
+            capture_output=True,
+            text=True,
+            check=False,
         )
         assert pausing.stdout.startswith("paused since "), pausing.stderr
         paused = r'^hw_status\{.*hw_state="paused".*\} 1$'

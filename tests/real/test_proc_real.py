@@ -47,6 +47,13 @@ def child(code: str, *arguments: str) -> Iterator[subprocess.Popen[str]]:
             process.kill()
 
 
+def devices_file(directory: Path) -> Path:
+    """A list of devices in which those of ``make_device`` are NVIDIA's."""
+    path = directory / "devices"
+    path.write_text("Character devices:\n  1 nvidia\n")
+    return path
+
+
 def make_device(directory: Path, name: str) -> Path:
     """A node with the driver's name that behaves like /dev/zero, which can be mapped."""
     path = directory / name
@@ -102,7 +109,9 @@ def test_kthreadd_is_a_kernel_thread() -> None:
 @needs_root
 def test_open_device_nodes_and_the_size_of_their_mappings_are_found(tmp_path: Path) -> None:
     gpu, uvm = make_device(tmp_path, "nvidia0"), make_device(tmp_path, "nvidia-uvm")
-    source = ProcfsSource(PROC, SystemClock(), device_dir=str(tmp_path), processes_per_cycle=100_000)
+    source = ProcfsSource(
+        PROC, SystemClock(), device_dir=str(tmp_path), devices_file=devices_file(tmp_path), processes_per_cycle=100_000
+    )
     code = (
         "import mmap, os, sys\n"
         "gpu, uvm = (os.open(path, os.O_RDWR) for path in sys.argv[1:])\n"
@@ -124,7 +133,9 @@ def test_open_device_nodes_and_the_size_of_their_mappings_are_found(tmp_path: Pa
 @needs_root
 def test_a_device_that_an_existing_process_opens_is_found(tmp_path: Path) -> None:
     uvm = make_device(tmp_path, "nvidia-uvm")
-    source = ProcfsSource(PROC, SystemClock(), device_dir=str(tmp_path), processes_per_cycle=100_000)
+    source = ProcfsSource(
+        PROC, SystemClock(), device_dir=str(tmp_path), devices_file=devices_file(tmp_path), processes_per_cycle=100_000
+    )
     assert os.getpid() not in source.read([]).processes
     fd = os.open(uvm, os.O_RDWR)
     try:
@@ -138,7 +149,9 @@ def test_a_device_that_an_existing_process_opens_is_found(tmp_path: Path) -> Non
 @needs_root
 def test_a_process_with_many_descriptors_is_read_in_slices(tmp_path: Path) -> None:
     gpu = make_device(tmp_path, "nvidia7")
-    source = ProcfsSource(PROC, SystemClock(), device_dir=str(tmp_path), descriptors_per_process=100)
+    source = ProcfsSource(
+        PROC, SystemClock(), device_dir=str(tmp_path), devices_file=devices_file(tmp_path), descriptors_per_process=100
+    )
     code = "import os, sys\nfor _ in range(450): os.dup(0)\nos.open(sys.argv[1], os.O_RDWR)\n"
     with child(code, str(gpu)) as process:
         found = [source.read([process.pid]).processes[process.pid].gpu_minors_open for _ in range(8)]
@@ -287,10 +300,14 @@ def recording(path, *arguments, **options):
 
 device = Path(sys.argv[1]) / "dev/nvidia0"
 device.parent.mkdir()
-held = device.open("w")  # in forked processes too
+os.mknod(device, 0o20666, os.makedev(1, 5))
+held = device.open("rb")  # in forked processes too
+devices = device.with_name("devices")
+devices.write_text("Character devices:\\n  1 nvidia\\n")
 first = sleeper()
 source = ProcfsSource(
-    Path("/proc"), ManualClock(), own_proc=device / "nowhere", device_dir=str(device.parent), intervals=STEADY
+    Path("/proc"), ManualClock(), own_proc=device / "nowhere", device_dir=str(device.parent), devices_file=devices,
+    intervals=STEADY,
 )
 for _ in range(3):
     before = source.read([first]).processes[first]  # the manual clock stands still: no file is due

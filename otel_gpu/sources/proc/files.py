@@ -9,7 +9,9 @@ from __future__ import annotations
 import errno
 import os
 import re
+import stat
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from enum import StrEnum
 from itertools import islice
@@ -30,12 +32,18 @@ DIRECTORY_FLAGS: Final = os.O_RDONLY | os.O_CLOEXEC | os.O_DIRECTORY
 _FILE_LIMIT_BYTES: Final = 1 << 20
 _CHUNK_BYTES: Final = 4096
 MAPS_BLOCK_BYTES: Final = 1 << 16
-"""Longer than any line of ``maps``: a path has at most PATH_MAX bytes, escaped."""
+_CONCERNS_ALL: Final = frozenset({errno.EACCES, errno.EPERM, errno.ESRCH})
+_THREADS_TRIED: Final = 16
+"""Threads of a process whose main thread has exited: another one may end just before it is read."""
 
 _BTIME: Final = re.compile(rb"^btime +([0-9]{1,18})$", re.MULTILINE)
 _ROOT_CGROUP: Final = re.compile(r"(?:[0-9]{1,10}:[^:\n]*:/(?:\n|\Z))+")
 _FD_SIZE: Final = re.compile(rb"^FDSize:[ \t]*([0-9]{1,10})$", re.MULTILINE)
-_MAPS_LINE: Final = re.compile(rb"([0-9a-f]{1,16})-([0-9a-f]{1,16}) [^ ]+ [^ ]+ [^ ]+ [^ ]+ +/")
+# start-end permissions offset major:minor inode path
+_MAPS_LINE: Final = re.compile(
+    rb"([0-9a-f]{1,16})-([0-9a-f]{1,16}) [^ ]+ [^ ]+ ([0-9a-f]{2,8}):([0-9a-f]{2,8}) ([0-9]{1,20}) +/"
+)
+_NVIDIA_DEVICE: Final = re.compile(r"^ *([0-9]{1,6}) nvidia[!-~]{0,64}$", re.MULTILINE)
 _UVM_NAME: Final = "nvidia-uvm"
 _GPU_NODE: Final = re.compile(r"nvidia([0-9]{1,6})")
 _MIG_CAP_NODE: Final = re.compile(r"nvidia-cap([0-9]{1,6})")
@@ -65,6 +73,11 @@ class Stat:
         return self.state not in _ENDED or self.threads > 1
 
     @property
+    def is_leader_exiting(self) -> bool:
+        """Whether the main thread is exiting while others run. Its files no longer show what the process holds."""
+        return self.is_exiting and self.threads > 1
+
+    @property
     def is_exiting(self) -> bool:
         """Whether the main thread has exited or is exiting. Its files are closed, and only root may look.
 
@@ -82,11 +95,26 @@ class DeviceKind(StrEnum):
     MIG_CAPABILITY = "mig_capability"
 
 
+class FileId(NamedTuple):
+    """What identifies a file: the numbers of its file system, and its inode."""
+
+    major: int
+    minor: int
+    inode: int
+
+
 class DeviceNode(NamedTuple):
-    """A device node, with its number if the kind has numbers."""
+    """A device node, with its number if the kind has numbers. ``file`` identifies a node that can be mapped."""
 
     kind: DeviceKind
     number: int | None = None
+    file: FileId | None = None
+
+
+_GPU_MAJOR: Final = (
+    195  # nv-linux.h (NV_MAJOR_DEVICE_NUMBER). Other majors of the driver are assigned when it is loaded.
+)
+_CONTROL_MINOR: Final = 255
 
 
 def parse_stat(data: bytes) -> Stat | None:
@@ -140,15 +168,26 @@ def parse_device_link(target: str, device_dir: str = DEVICE_DIR) -> DeviceNode |
     return DeviceNode(DeviceKind.GPU, int(gpu[1])) if gpu else None
 
 
-def parse_maps(lines: Iterable[bytes], device_dir: str = DEVICE_DIR) -> int:
-    """Total size of the mappings of ``nvidia-uvm``, from lines of ``/proc/<pid>/maps``."""
-    node = os.fsencode(f"{device_dir}/{_UVM_NAME}")
-    ends = tuple(node + deleted + newline for deleted in (b"", DELETED.encode()) for newline in (b"", b"\n"))
+def parse_majors(text: str) -> frozenset[int]:
+    """The major numbers of NVIDIA's character devices in ``/proc/devices``."""
+    return frozenset(int(major) for major in _NVIDIA_DEVICE.findall(text.partition("Block devices:")[0]))
+
+
+def is_device(node: DeviceNode, status: os.stat_result, majors: frozenset[int]) -> bool:
+    """Whether an open file is a device of NVIDIA's driver, as its name says. Any file may have such a name."""
+    major, minor = os.major(status.st_rdev), os.minor(status.st_rdev)
+    if not stat.S_ISCHR(status.st_mode) or major not in majors:
+        return False
+    return major != _GPU_MAJOR or minor == (_CONTROL_MINOR if node.kind is DeviceKind.CONTROL else node.number)
+
+
+def parse_maps(lines: Iterable[bytes], files: frozenset[FileId]) -> int:
+    """Total size of the mappings of these files, from lines of ``/proc/<pid>/maps``."""
     total_bytes = 0
     for line in lines:
-        if line.endswith(ends) and (found := _MAPS_LINE.match(line)):
-            start, end = int(found[1], 16), int(found[2], 16)
-            if start < end:
+        if found := _MAPS_LINE.match(line):
+            start, end, major, minor = (int(group, 16) for group in found.groups()[:4])
+            if start < end and FileId(major, minor, int(found[5])) in files:
                 total_bytes += end - start
     return total_bytes
 
@@ -169,6 +208,24 @@ class DeviceScan(NamedTuple):
     cursor: int
 
 
+class NamedDevices(NamedTuple):
+    """Descriptors of one slice whose links name a device node; how many there are, and the next slice (0: none)."""
+
+    nodes: tuple[tuple[str, DeviceNode], ...]
+    descriptors: int
+    cursor: int
+
+
+class MapsRead(NamedTuple):
+    """Total size of the mappings of some files, and how much of ``maps`` was read, in bytes.
+
+    ``mapped_bytes`` is ``None`` if that was not all.
+    """
+
+    mapped_bytes: int | None
+    read_bytes: int
+
+
 def read_file(path: str, dir_fd: int | None = None) -> bytes:
     """The first MiB of a file. Raises ``OSError``."""
     fd = os.open(path, _FILE_FLAGS, dir_fd=dir_fd)
@@ -183,10 +240,30 @@ def read_file(path: str, dir_fd: int | None = None) -> bytes:
         os.close(fd)
 
 
-def lines_containing(word: bytes, text: BinaryIO) -> Iterator[bytes]:
-    """The lines of ``text`` that contain ``word``. ``maps`` has thousands of lines, of which few do."""
-    while block := text.read(MAPS_BLOCK_BYTES):
-        block += text.readline(MAPS_BLOCK_BYTES)  # the rest of its last line
+class BoundedText:
+    """The first ``limit_bytes`` of a text. ``is_cut``: it is longer."""
+
+    def __init__(self, text: BinaryIO, limit_bytes: int) -> None:
+        self._text = text
+        self._left_bytes = limit_bytes
+        self.read_bytes = 0
+        self.is_cut = False
+
+    def blocks(self) -> Iterator[bytes]:
+        """Blocks that end with a line, except where a line is longer than a block."""
+        while block := self._text.read(min(MAPS_BLOCK_BYTES, self._left_bytes)):
+            block += self._text.readline(MAPS_BLOCK_BYTES)  # the rest of its last line
+            self.read_bytes += len(block)
+            self._left_bytes = max(0, self._left_bytes - len(block))
+            yield block
+            if not self._left_bytes:
+                self.is_cut = bool(self._text.read(1))
+                return
+
+
+def lines_containing(word: bytes, blocks: Iterable[bytes]) -> Iterator[bytes]:
+    """The lines that contain ``word``. ``maps`` has thousands of lines, of which few do."""
+    for block in blocks:
         end = 0
         while (found := block.find(word, end)) >= 0:
             before = block.rfind(b"\n", end, found)
@@ -204,17 +281,18 @@ def list_processes(root_fd: int) -> dict[int, int]:
         return {int(entry.name): entry.inode() for entry in entries if entry.name.isdecimal() and entry.name.isascii()}
 
 
-def scan_few_descriptors(root_fd: int, pid: int, limit: int, device_dir: str = DEVICE_DIR) -> DeviceScan | None:
-    """Device nodes that a process has open; ``None`` if it has more than ``limit`` descriptors. Raises ``OSError``.
+def name_no_device(root_fd: int, pid: int, limit: int, device_dir: str = DEVICE_DIR) -> int | None:
+    """The number of open descriptors of a process if none of them names a device node. Raises ``OSError``.
 
-    It opens one directory, and does not find out which process has the pid.
+    ``None`` if one does, or if there are more than ``limit``. It opens one directory, and does not find out which
+    process has the pid.
     """
     directory = os.open(f"{pid}/fd", DIRECTORY_FLAGS, dir_fd=root_fd)
     try:
         names = _names(directory, limit + 1)
-        if len(names) > limit:
+        if len(names) > limit or next(_named_nodes(directory, names, device_dir), None) is not None:
             return None
-        return DeviceScan(frozenset(_nodes(directory, names, device_dir)), len(names), 0)
+        return len(names)
     finally:
         os.close(directory)
 
@@ -224,17 +302,19 @@ def _names(directory: int, limit: int) -> list[str]:
         return [entry.name for entry in islice(entries, limit)]
 
 
-def _nodes(directory: int, names: Iterable[str], device_dir: str) -> Iterator[DeviceNode]:
+def _named_nodes(directory: int, names: Iterable[str], device_dir: str) -> Iterator[tuple[str, DeviceNode]]:
+    """The descriptors whose link names a device node."""
     for name in names:
         try:
             target = os.readlink(name, dir_fd=directory)
         except OSError as error:
-            # It was closed in between, or (EINVAL) is not a link. Any other error concerns all descriptors.
-            if error.errno in {errno.ENOENT, errno.EINVAL}:
-                continue
-            raise
+            # A denial or the end of the process concerns all descriptors. Anything else is about this one: it was
+            # closed in between, is not a link (EINVAL), or has a path longer than PATH_MAX (ENAMETOOLONG).
+            if error.errno in _CONCERNS_ALL:
+                raise
+            continue
         if node := parse_device_link(target, device_dir):
-            yield node
+            yield name, node
 
 
 class ProcessDir:
@@ -273,8 +353,8 @@ class ProcessDir:
         except FileNotFoundError:
             return ""
 
-    def devices(self, cursor: int, limit: int) -> DeviceScan:
-        """Device nodes among at most ``limit`` descriptors, starting with number ``cursor``.
+    def named_devices(self, cursor: int, limit: int) -> NamedDevices:
+        """Descriptors that name a device node, among at most ``limit`` starting with number ``cursor``.
 
         Up to ``limit`` descriptors are listed. A list of more has no bound, so a process with more is read by
         descriptor number, one slice per call, up to the size of its descriptor table.
@@ -282,14 +362,40 @@ class ProcessDir:
         directory = os.open("fd", DIRECTORY_FLAGS, dir_fd=self._fd)
         try:
             names, next_cursor = self._slice(directory, cursor, limit)
-            return DeviceScan(frozenset(_nodes(directory, names, self._device_dir)), len(names), next_cursor)
+            return NamedDevices(tuple(_named_nodes(directory, names, self._device_dir)), len(names), next_cursor)
         finally:
             os.close(directory)
 
-    def uvm_mapping_bytes(self) -> tuple[int, int]:
-        """Total size of the mappings of ``nvidia-uvm``, and the length of ``maps``, in bytes."""
-        with open("maps", "rb", buffering=MAPS_BLOCK_BYTES, opener=self._open) as text:
-            return parse_maps(lines_containing(_UVM_NAME.encode(), text), self._device_dir), text.tell()
+    def verify(self, descriptor: str, node: DeviceNode, majors: frozenset[int]) -> DeviceNode | None:
+        """The node, if the open file is that device. Waits for the file system of the file, which may be a user's."""
+        try:
+            status = os.stat(f"fd/{descriptor}", dir_fd=self._fd)
+        except OSError:  # chosen by the file system: a device node of the driver has none of a user
+            return None
+        if not is_device(node, status, majors):
+            return None
+        if node.kind is not DeviceKind.UVM:
+            return node
+        return node._replace(file=FileId(os.major(status.st_dev), os.minor(status.st_dev), status.st_ino))
+
+    def uvm_mapping_bytes(self, files: frozenset[FileId], limit_bytes: int) -> MapsRead:
+        """Total size of the mappings of ``files``, which are nodes of ``nvidia-uvm``."""
+        with open("maps", "rb", buffering=MAPS_BLOCK_BYTES, opener=self._open) as file:
+            text = BoundedText(file, limit_bytes)
+            mapped_bytes = parse_maps(lines_containing(_UVM_NAME.encode(), text.blocks()), files)
+            return MapsRead(None if text.is_cut else mapped_bytes, text.read_bytes)
+
+    def living_thread(self, pid: int) -> Self | None:
+        """The directory of a thread of the process ``pid`` that still runs, for the caller to close."""
+        tasks = os.open("task", DIRECTORY_FLAGS, dir_fd=self._fd)
+        try:
+            for name in _names(tasks, _THREADS_TRIED):
+                if name != str(pid):  # a thread that has ended is no longer listed, but the main thread is
+                    with suppress(FileNotFoundError, ProcessLookupError):
+                        return type(self)(tasks, int(name), self._device_dir)
+            return None
+        finally:
+            os.close(tasks)
 
     def _open(self, name: str, _flags: int = _FILE_FLAGS) -> int:
         return os.open(name, _FILE_FLAGS, dir_fd=self._fd)

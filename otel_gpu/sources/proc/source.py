@@ -4,46 +4,54 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Collection
-from contextlib import suppress
+from collections import Counter
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import replace
+from functools import partial
 from operator import attrgetter
 from pathlib import Path
 from types import MappingProxyType
-from typing import Final
+from typing import Final, NamedTuple
 
 from otel_gpu.clock import Clock
 from otel_gpu.errors import Unavailable
-from otel_gpu.model import SourceState, WorkloadRef
-from otel_gpu.sources.base import ProcessRead, ProcessSource
+from otel_gpu.model import UNIDENTIFIED_WORKLOAD, SourceState, UnreadableReason, WorkloadRef
+from otel_gpu.sources.base import ProcessRead, UnreadableProcess
 from otel_gpu.sources.proc.cgroup import parse_cgroup
-from otel_gpu.sources.proc.facts import CycleReads, FactsReader, denial_of, fault_of
-from otel_gpu.sources.proc.files import (
-    DEVICE_DIR,
-    DIRECTORY_FLAGS,
-    ProcessDir,
-    list_processes,
-    scan_few_descriptors,
-)
+from otel_gpu.sources.proc.facts import Cycle, FactsBuilder
+from otel_gpu.sources.proc.files import DEVICE_DIR, DIRECTORY_FLAGS, list_processes
+from otel_gpu.sources.proc.reader import STALL_S, Limits, ProcessReader, ProcessRecord, Procfs, Wanted, read_boot_time
 from otel_gpu.sources.proc.table import (
     EVERY_CYCLE,
     Fault,
-    FaultKind,
     ProcessTable,
     ReadIntervals,
     TrackedProcess,
     staggered,
 )
 from otel_gpu.sources.proc.visibility import ProcVisibility, ReadGaps
-from otel_gpu.sources.workers import Pending, Worker
 
 PROCESSES_PER_CYCLE: Final = 256
 DESCRIPTORS_PER_CYCLE: Final = 16_384
 DESCRIPTORS_PER_PROCESS: Final = 4_096
 MAPS_BYTES_PER_CYCLE: Final = 16 << 20
+MAPS_BYTES_PER_PROCESS: Final = 8 << 20
+"""A process has at most 65,530 mappings (vm.max_map_count), of about 100 bytes each."""
+DEADLINE_S: Final = 2.0
 OWN_PROC: Final = Path("/proc")
 
+_MAX_NAMED: Final = 20
+"""Unreadable processes that are named, for the doctor."""
+
 _by_maps_cycle: Final[Callable[[TrackedProcess], int]] = attrgetter("maps_cycle")
+
+
+class _Listing(NamedTuple):
+    """Every listed pid with the inode of its directory. ``error``: the procfs cannot be read."""
+
+    processes: Mapping[int, int] = MappingProxyType({})
+    boot_time_s: int | None = None
+    error: str | None = None
 
 
 class ProcfsSource:
@@ -53,11 +61,12 @@ class ProcfsSource:
     open device nodes within a budget: ``processes_per_cycle`` descriptor directories and ``descriptors_per_cycle``
     descriptors, where a process without descriptors counts as one. It reads ``descriptors_per_process`` of one
     process and continues there in the next cycle. After ``maps_bytes_per_cycle`` of ``maps``, the remaining
-    processes keep their figures and come first in the next cycle.
+    processes keep their figures and come first in the next cycle. A cycle takes at most ``deadline_s``; a process whose
+    read takes longer than ``stall_s`` is left alone for a while and delays no other (see ``reader``).
 
     ``root`` may be the procfs of a host, mounted elsewhere. ``own_proc`` is always the agent's own, and shows its
     pid namespace. With ``in_pod`` the agent reports its own pod only, so it lacks nothing if other processes are
-    out of sight.
+    out of sight. ``devices_file`` replaces ``devices`` of ``root``.
     """
 
     name: Final = "procfs"
@@ -72,154 +81,184 @@ class ProcfsSource:
         parse_workload: Callable[[str], WorkloadRef | None] = parse_cgroup,
         ticks_per_second: int | None = None,
         device_dir: str = DEVICE_DIR,
+        devices_file: Path | None = None,
         processes_per_cycle: int = PROCESSES_PER_CYCLE,
         descriptors_per_cycle: int = DESCRIPTORS_PER_CYCLE,
         descriptors_per_process: int = DESCRIPTORS_PER_PROCESS,
         maps_bytes_per_cycle: int = MAPS_BYTES_PER_CYCLE,
         intervals: ReadIntervals = EVERY_CYCLE,
+        deadline_s: float = DEADLINE_S,
+        stall_s: float = STALL_S,
     ) -> None:
         self._root = root
         self._clock = clock
         self._visibility = ProcVisibility(root, own_proc, in_pod=in_pod)
-        self._facts = FactsReader(root, parse_workload, ticks_per_second or os.sysconf("SC_CLK_TCK"), intervals)
-        self._device_dir = device_dir
-        self._processes_per_cycle = processes_per_cycle
-        self._descriptors_per_cycle = descriptors_per_cycle
-        self._descriptors_per_process = min(descriptors_per_process, descriptors_per_cycle)
-        self._maps_bytes_per_cycle = maps_bytes_per_cycle
+        limits = Limits(
+            processes_per_cycle,
+            descriptors_per_cycle,
+            min(descriptors_per_process, descriptors_per_cycle),
+            maps_bytes_per_cycle,
+            MAPS_BYTES_PER_PROCESS,
+        )
+        procfs = Procfs(root, device_dir, root / "devices" if devices_file is None else devices_file)
+        self._reader = ProcessReader(procfs, parse_workload, limits, stall_s=stall_s)
+        ticks_per_second = ticks_per_second or os.sysconf("SC_CLK_TCK")
+        self._facts = FactsBuilder(root, self._reader, parse_workload, ticks_per_second, intervals)
         self._intervals = intervals
+        self._deadline_s = deadline_s
         self._table = ProcessTable()
         self._cycle = 0
+        # Before the first answer it is unknown what is missing.
+        self._last = ProcessRead(pids_complete=False, all_visible=False)
 
     def read(self, pids: Collection[int], measured: Collection[int] = ()) -> ProcessRead:
         """Facts of the existing processes among ``pids``, and of every process found with a GPU device open.
 
-        Mappings of the ``measured`` among them are not read.
+        Mappings of the ``measured`` among them are not read. If the procfs does not answer in time, the last answer is
+        returned, as degraded.
         """
-        try:
-            root_fd = os.open(self._root, DIRECTORY_FLAGS)
-        except OSError as error:
-            return self._unavailable(error.strerror)
-        try:
-            return self._read(root_fd, frozenset(pids), frozenset(measured))
-        except OSError as error:
-            return self._unavailable(error.strerror)
-        finally:
-            os.close(root_fd)
-
-    def _read(self, root_fd: int, asked: frozenset[int], measured: frozenset[int]) -> ProcessRead:
         self._cycle += 1
-        reads = CycleReads(root_fd, self._clock.monotonic_ns(), self._cycle, self._maps_bytes_per_cycle)
-        listed = list_processes(root_fd)
-        if self._facts.boot_time_s is None or not listed:
-            self._facts.read_boot_time(reads)
-        if self._facts.boot_time_s is None and not listed:
-            return self._unavailable("no process and no boot time in it")
-        self._table.update(listed, reads.now_ns)
+        cycle = Cycle(self._clock.monotonic_ns(), self._cycle, time.monotonic() + self._deadline_s)
+        try:
+            listing = self._reader.call(partial(_list, self._root, self._facts.boot_time_s), cycle.deadline_s)
+            if listing.error is not None:
+                return self._unavailable(listing.error)
+            self._facts.boot_time_s = listing.boot_time_s
+            self._last = self._read(cycle, listing.processes, frozenset(pids), frozenset(measured))
+        except Unavailable as late:
+            reason = f"{late}; processes are those of the last answer"
+            return replace(self._last, state=SourceState.DEGRADED, reason=reason, errors=1)
+        return self._last
+
+    def _read(
+        self, cycle: Cycle, listed: Mapping[int, int], asked: frozenset[int], measured: frozenset[int]
+    ) -> ProcessRead:
+        self._table.update(listed, cycle.now_ns)
         tracked = [process for process in self._table if process.is_holder or process.pid in asked]
         for process in tracked:
             process.set_measured(measured=process.pid in measured)
-        self._read_tracked(reads, tracked, asked)
-        self._scan(reads, frozenset([process.pid for process in tracked]))
-        gaps = ReadGaps(
-            faults=self._current_faults(),
-            init_is_hidden=1 not in listed,
-            unidentified=reads.unidentified,
-            cgroups_are_relative=reads.unidentified > 0 and self._facts.is_cgroup_namespace_private(reads),
-            start_times_are_unknown=self._facts.boot_time_s is None,
+        wanted = list(self._wanted(cycle, tracked, frozenset([process.pid for process in tracked])))
+        for record in self._reader.read(wanted, cycle.deadline_s) if wanted else ():
+            self._apply(cycle, record, asked)
+        for process in tracked:
+            # Those that are settled, that do not let themselves be read, and those left for the next cycle.
+            is_listed = self._table.get(process.pid) is process
+            if process.pid not in cycle.facts and is_listed and process.facts is not None and _keeps_facts(process):
+                cycle.facts[process.pid] = process.facts
+        return self._answer(cycle, is_init_hidden=1 not in listed)
+
+    # -- what to read ---------------------------------------------------------------
+
+    def _wanted(self, cycle: Cycle, tracked: list[TrackedProcess], tracked_pids: frozenset[int]) -> Iterator[Wanted]:
+        """What is due: of the processes asked for and the holders of the last cycle, then of others, in order."""
+        stuck = self._reader.stuck_pids()
+        due = [process for process in tracked if process.facts is None or not process.is_settled(cycle.now_ns)]
+        due.sort(key=_by_maps_cycle)
+        for process in due:
+            if process.pid not in stuck and process.not_before_ns <= cycle.now_ns:
+                yield self._wanted_of(cycle, process, is_tracked=True)
+        for process in self._table.to_scan(cycle.now_ns, self._intervals):
+            if process.pid not in tracked_pids and process.pid not in stuck and process.not_before_ns <= cycle.now_ns:
+                yield self._wanted_of(cycle, process, is_tracked=False)
+
+    def _wanted_of(self, cycle: Cycle, process: TrackedProcess, *, is_tracked: bool) -> Wanted:
+        return Wanted(
+            process.pid,
+            process.start_ticks,
+            is_tracked=is_tracked,
+            is_measured=process.is_measured,
+            is_without_gpu=not is_tracked and process.is_known_without_gpu(cycle.now_ns),
+            devices=process.fault is not None or process.are_fds_due(self._intervals, cycle.now_ns),
+            cursor=process.cursor,
+            uvm_files=process.uvm_files,
+            maps=process.are_maps_due(self._intervals, cycle.now_ns),
+            cgroup=process.is_cgroup_due(self._intervals, cycle.now_ns),
+            boot_time=process.start_time_s is None,
         )
-        reasons = self._visibility.reasons(gaps, root_fd)
+
+    # -- what was read --------------------------------------------------------------
+
+    def _apply(self, cycle: Cycle, record: ProcessRecord, asked: frozenset[int]) -> None:
+        """Take in what was read of one process."""
+        pid, fault = record.wanted.pid, record.fault
+        if record.descriptors_without_gpu is not None:
+            process = self._table.move_to_end(pid)
+            process.fds_ns = staggered(pid, process.fds_ns, self._intervals.other_fds_ns, cycle.now_ns)
+            return
+        if record.stat is None or record.is_gone:
+            process = self._table.record_failure(pid, fault)
+        else:
+            process = self._table.identify(pid, record.stat, cycle.now_ns)
+            process.fault = fault
+            self._take_devices(cycle, record, process)
+            if pid in asked or process.is_holder:
+                facts = self._facts.build(cycle, record, process, record.stat)
+                process.facts = cycle.facts[pid] = facts
+            else:
+                process.facts = None
+            process.settle(self._intervals, cycle.now_ns)
+        if fault is not None and fault.reason is UnreadableReason.TIMED_OUT:
+            process.pause(cycle.now_ns)
+        else:
+            process.backoff = None
+
+    def _take_devices(self, cycle: Cycle, record: ProcessRecord, process: TrackedProcess) -> None:
+        if process.is_kernel_thread:
+            return
+        if record.devices is not None:
+            process.add_scan(record.devices)
+        if record.wanted.devices or record.devices is not None:
+            interval_ns = process.fds_interval_ns(self._intervals)
+            process.fds_ns = staggered(process.pid, process.fds_ns, interval_ns, cycle.now_ns)
+
+    # -- the answer -----------------------------------------------------------------
+
+    def _answer(self, cycle: Cycle, *, is_init_hidden: bool) -> ProcessRead:
+        faults = dict(self._faults())
+        unidentified = [pid for pid, facts in cycle.facts.items() if facts.workload == UNIDENTIFIED_WORKLOAD]
+        is_relative = bool(unidentified) and self._facts.is_cgroup_namespace_private(cycle)
+        gaps = ReadGaps(
+            faults=list(faults.values()),
+            init_is_hidden=is_init_hidden,
+            unidentified=len(unidentified),
+            cgroups_are_relative=is_relative,
+            start_times_are_unknown=self._facts.boot_time_s is None,
+            devices_error=self._reader.devices_error,
+            are_too_many_stuck=self._reader.is_full,
+        )
+        for pid in unidentified:
+            faults.setdefault(pid, _NOT_IDENTIFIED)
+        reasons = self._visibility.reasons(gaps)
         return ProcessRead(
-            MappingProxyType(reads.facts),
+            MappingProxyType(cycle.facts),
             SourceState.DEGRADED if reasons else SourceState.OK,
             "; ".join(reasons) or None,
             len(reasons),
             pids_complete=self._visibility.are_pids_complete,
             pids_are_own=self._visibility.are_pids_own,
             all_visible=self._visibility.shows_all(gaps),
+            unreadable=dict(Counter(fault.reason for fault in faults.values())),
+            unreadable_processes=tuple(self._named(faults)),
         )
 
-    def _read_tracked(self, reads: CycleReads, tracked: list[TrackedProcess], asked: frozenset[int]) -> None:
-        """Read the processes asked for and the holders of the last cycle."""
-        due = []
-        for process in tracked:
-            if process.facts is not None and process.is_settled(reads.now_ns):
-                reads.facts[process.pid] = process.facts
-            else:
-                due.append(process)
-        due.sort(key=_by_maps_cycle)
-        for process in due:
-            self._look(reads, process, asked=process.pid in asked)
+    def _faults(self) -> Iterator[tuple[int, Fault]]:
+        for process in self._table:
+            # Sandboxes guard init more closely than other processes, and it never uses a GPU: ignore a denial.
+            is_guarded_init = (
+                process.pid == 1 and process.fault is not None and process.fault.reason is UnreadableReason.DENIED
+            )
+            if process.fault is not None and not is_guarded_init:
+                yield process.pid, process.fault
 
-    def _scan(self, reads: CycleReads, tracked_pids: frozenset[int]) -> None:
-        """Look for new holders among the other processes, within the budget."""
-        reads.directories = reads.descriptors = 0
-        for process in self._table.to_scan(reads.now_ns, self._intervals):
-            if reads.directories >= self._processes_per_cycle:
-                return
-            if reads.descriptors + self._descriptors_per_process > self._descriptors_per_cycle:
-                return
-            if process.pid not in tracked_pids and not self._is_still_without_gpu(reads, process):
-                self._look(reads, process, asked=False)
+    def _named(self, faults: Mapping[int, Fault]) -> Iterator[UnreadableProcess]:
+        """The first unreadable processes. Denials come last: they are of every process, for lack of a privilege."""
+        order = sorted(faults, key=lambda pid: (faults[pid].reason in _DENIALS, pid))
+        for pid in order[:_MAX_NAMED]:
+            process = self._table.get(pid)
+            name = None if process is None else process.name
+            yield UnreadableProcess(pid, name, faults[pid].reason, faults[pid].detail)
 
-    def _is_still_without_gpu(self, reads: CycleReads, process: TrackedProcess) -> bool:
-        """Whether an older process that had no GPU open still has none. Then its other files are of no interest."""
-        if not process.is_known_without_gpu(reads.now_ns):
-            return False
-        try:
-            scan = scan_few_descriptors(reads.root_fd, process.pid, self._descriptors_per_process, self._device_dir)
-        except OSError:
-            return False
-        if scan is None or scan.nodes:
-            return False
-        reads.directories += 1
-        reads.descriptors += scan.descriptors
-        process.fds_ns = staggered(process.pid, process.fds_ns, self._intervals.other_fds_ns, reads.now_ns)
-        self._table.move_to_end(process)
-        return True
-
-    def _look(self, reads: CycleReads, process: TrackedProcess, *, asked: bool) -> None:
-        """Read the files of a process that are due."""
-        pid = process.pid
-        had_fault = process.fault is not None
-        try:
-            with ProcessDir(reads.root_fd, pid, self._device_dir) as directory:
-                stat = directory.stat()
-                process = self._table.identify(pid, stat, reads.now_ns)
-                if had_fault or process.are_fds_due(self._intervals, reads.now_ns):
-                    self._look_for_devices(reads, directory, process)
-                process.facts = None
-                if asked or process.is_holder:
-                    process.facts = reads.facts[pid] = self._facts.facts(reads, directory, process, stat)
-                process.settle(self._intervals, reads.now_ns)
-        except OSError as error:
-            reads.descriptors += 1
-            self._table.record_failure(pid, fault_of(error, FaultKind.HIDDEN))
-
-    def _look_for_devices(self, reads: CycleReads, directory: ProcessDir, process: TrackedProcess) -> None:
-        if process.is_kernel_thread:
-            reads.descriptors += 1
-            return
-        reads.directories += 1
-        process.fds_ns = staggered(process.pid, process.fds_ns, process.fds_interval_ns(self._intervals), reads.now_ns)
-        try:
-            scan = directory.devices(process.cursor, self._descriptors_per_process)
-        except OSError as error:
-            # Unreadable descriptors are not closed: those of the last scan persist.
-            process.fault = denial_of(error, directory)
-        else:
-            reads.descriptors += scan.descriptors
-            process.add_scan(scan)
-
-    def _current_faults(self) -> list[Fault]:
-        # Sandboxes guard init more closely than other processes, and it never uses a GPU: ignore a denial.
-        return [
-            process.fault
-            for process in self._table
-            if process.fault is not None and not (process.pid == 1 and process.fault.kind is FaultKind.DENIED)
-        ]
-
-    def _unavailable(self, detail: str | None) -> ProcessRead:
+    def _unavailable(self, detail: str) -> ProcessRead:
         return ProcessRead(
             state=SourceState.UNAVAILABLE,
             reason=f"{self._root} is not a readable procfs ({detail}): "
@@ -231,45 +270,33 @@ class ProcfsSource:
         )
 
 
-# ---------------------------------------------------------------------------- a deadline for the source
+_DENIALS: Final = frozenset({UnreadableReason.HIDDEN, UnreadableReason.DENIED})
+_NOT_IDENTIFIED: Final = Fault(UnreadableReason.UNIDENTIFIED, "its cgroup does not show its workload")
 
 
-class DeadlineProcessSource:
-    """Reads another source on a thread of its own. After the deadline it returns the last answer, as degraded.
+def _keeps_facts(process: TrackedProcess) -> bool:
+    """Whether the last facts of a process that was not read still count.
 
-    A late answer is the last answer of the next read. A source that always takes longer than the deadline is one
-    cycle late, and only a source that never answers has no effect.
+    They do not if its stat could not be read, or if the pid may have been reused.
     """
+    if not process.confirmed:
+        return False
+    return process.fault is None or process.fault.reason not in {UnreadableReason.HIDDEN, UnreadableReason.MALFORMED}
 
-    def __init__(self, source: ProcessSource, deadline_s: float) -> None:
-        self._source = source
-        self._deadline_s = deadline_s
-        self._worker = Worker(f"otel-gpu-{source.name}")
-        self._late: Pending[ProcessRead] | None = None
-        # Before the first answer it is unknown what is missing.
-        self._last = ProcessRead(pids_complete=False, all_visible=False)
 
-    @property
-    def name(self) -> str:
-        """The other source's name."""
-        return self._source.name
-
-    def read(self, pids: Collection[int], measured: Collection[int] = ()) -> ProcessRead:
-        """The other source's answer, or its last one if it is late."""
-        asked, with_figure = frozenset(pids), frozenset(measured)
-        self._take_late()
-        try:
-            pending = self._late = self._worker.start(lambda: self._source.read(asked, with_figure))
-            self._last = pending.result(time.monotonic() + self._deadline_s)
-        except Unavailable as late:
-            reason = f"{late}; processes are those of the last answer"
-            return replace(self._last, state=SourceState.DEGRADED, reason=reason, errors=1)
-        self._late = None
-        return self._last
-
-    def _take_late(self) -> None:
-        late = self._late
-        if late is not None and late.finished:
-            self._late = None
-            with suppress(Unavailable):
-                self._last = late.result(0.0)
+def _list(root: Path, boot_time_s: int | None) -> _Listing:
+    try:
+        root_fd = os.open(root, DIRECTORY_FLAGS)
+    except OSError as error:
+        return _Listing(error=error.strerror or "cannot be opened")
+    try:
+        processes = list_processes(root_fd)
+        if boot_time_s is None or not processes:
+            boot_time_s = read_boot_time(root_fd)
+    except OSError as error:
+        return _Listing(error=error.strerror or "cannot be read")
+    finally:
+        os.close(root_fd)
+    if boot_time_s is None and not processes:
+        return _Listing(error="no process and no boot time in it")
+    return _Listing(processes, boot_time_s)

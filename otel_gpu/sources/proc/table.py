@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from enum import StrEnum
 from itertools import islice
 from typing import Final, NamedTuple
 
-from otel_gpu.model import MigAccess, ProcessFacts, WorkloadRef
-from otel_gpu.sources.proc.files import DeviceKind, DeviceNode, DeviceScan, Stat
+from otel_gpu.model import MigAccess, ProcessFacts, UnreadableReason, WorkloadRef
+from otel_gpu.sources.backoff import Backoff
+from otel_gpu.sources.proc.files import DeviceKind, DeviceNode, DeviceScan, FileId, Stat
 
 S_NS: Final = 1_000_000_000
 _SLACK_NS: Final = S_NS // 2
@@ -20,7 +20,8 @@ YOUNG_NS: Final = 60 * S_NS
 
 _STAGGER: Final = 8
 _PROMPT_PER_ROUTINE: Final = 3
-UVM: Final = DeviceNode(DeviceKind.UVM)
+_FIRST_PAUSE_S: Final = 30.0
+_MAX_PAUSE_S: Final = 600.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,22 +58,12 @@ def staggered(pid: int, read_ns: int | None, interval_ns: int, now_ns: int) -> i
     return now_ns - pid % _STAGGER * interval_ns // _STAGGER
 
 
-class FaultKind(StrEnum):
-    """The part of a process that could not be read."""
-
-    HIDDEN = "hidden"
-    """Its stat, which every user may read unless procfs is mounted with hidepid."""
-    DENIED = "denied"
-    """Its descriptors or mappings, which need permission to trace the process (ptrace(2), PTRACE_MODE_READ)."""
-    BROKEN = "broken"
-    """A file that does not behave as in procfs."""
-
-
 class Fault(NamedTuple):
-    """What could not be read of a process the last time, and the error message."""
+    """What could not be read of a process the last time. ``hides_devices``: its open devices are unknown."""
 
-    kind: FaultKind
+    reason: UnreadableReason
     detail: str
+    hides_devices: bool = False
 
 
 @dataclass(slots=True)
@@ -108,6 +99,12 @@ class TrackedProcess:
     settled_until_ns: int = 0
     """Until this time ``facts`` are returned without reading a file."""
     fault: Fault | None = None
+    backoff: Backoff | None = None
+    """The back-off after reads that did not return, and the time until which the process is not read."""
+    not_before_ns: int = 0
+    maps_backoff: Backoff | None = None
+    """The same for mappings that are too large to read."""
+    maps_not_before_ns: int = 0
     nodes: frozenset[DeviceNode] = frozenset()
     """Its open device nodes, from the last complete scan of its descriptors and the one in progress."""
     is_holder: bool = False
@@ -162,6 +159,8 @@ class TrackedProcess:
 
         An address space of the same size may have other mappings: managed memory may replace a reservation.
         """
+        if self.is_measured or now_ns < self.maps_not_before_ns:
+            return False
         return is_due(self.maps_ns, self._until_next_look_ns(intervals.maps_ns, intervals), now_ns)
 
     def is_cgroup_due(self, intervals: ReadIntervals, now_ns: int) -> bool:
@@ -174,10 +173,30 @@ class TrackedProcess:
         """Set the time of the next look after everything that was due was read."""
         is_complete = self.is_holder and self.cursor == 0 and self.facts is not None and self.fault is None
         is_identified = self.workload is not None and not self.is_young(now_ns)
-        has_maps = self.is_measured or self.maps_ns is not None or UVM not in self.nodes
+        has_maps = self.is_measured or self.maps_ns is not None or not self.has_uvm
         self.settled_until_ns = 0
         if is_complete and is_identified and has_maps and self.fds_ns is not None:
             self.settled_until_ns = self.fds_ns + self.fds_interval_ns(intervals) - _SLACK_NS
+
+    def pause(self, now_ns: int) -> None:
+        """Do not read it for a while, longer each time."""
+        self.backoff = self.backoff or Backoff(_MAX_PAUSE_S, _FIRST_PAUSE_S)
+        self.not_before_ns = now_ns + round(self.backoff.failed() * S_NS)
+
+    def pause_maps(self, now_ns: int) -> None:
+        """Do not read its mappings for a while, longer each time."""
+        self.maps_backoff = self.maps_backoff or Backoff(_MAX_PAUSE_S, _FIRST_PAUSE_S)
+        self.maps_not_before_ns = now_ns + round(self.maps_backoff.failed() * S_NS)
+
+    @property
+    def has_uvm(self) -> bool:
+        """Whether it has ``nvidia-uvm`` open, as every CUDA process has."""
+        return any(node.kind is DeviceKind.UVM for node in self.nodes)
+
+    @property
+    def uvm_files(self) -> frozenset[FileId]:
+        """The nodes whose mappings are managed memory."""
+        return frozenset(node.file for node in self.nodes if node.file is not None)
 
     def numbers(self, kind: DeviceKind) -> frozenset[int]:
         """The numbers of its open nodes of this kind."""
@@ -217,6 +236,11 @@ class ProcessTable:
                 # Either the pid was reused, or procfs dropped the directory from its caches. Stat tells which.
                 process.inode = inode
                 process.confirmed = False
+                process.not_before_ns = 0
+
+    def get(self, pid: int) -> TrackedProcess | None:
+        """The process, if it is listed."""
+        return self._processes.get(pid)
 
     def identify(self, pid: int, stat: Stat, now_ns: int) -> TrackedProcess:
         """The process whose stat was read: a new one if the start time differs. It becomes the last to be scanned."""
@@ -230,17 +254,21 @@ class ProcessTable:
         self._processes[pid] = process
         return process
 
-    def move_to_end(self, process: TrackedProcess) -> None:
+    def move_to_end(self, pid: int) -> TrackedProcess:
         """Make this process the last to be scanned."""
-        self._processes[process.pid] = self._processes.pop(process.pid)
+        process = self._processes[pid] = self._processes.pop(pid)
+        return process
 
-    def record_failure(self, pid: int, fault: Fault | None) -> None:
+    def record_failure(self, pid: int, fault: Fault | None) -> TrackedProcess:
         """Record that a process could not be read, and make it the last to be scanned. No fault: it has ended."""
         process = self._processes.pop(pid)
+        if not process.confirmed:
+            process.facts = None  # of a process that may have ended
         process.confirmed = True
         process.fault = fault
         process.settled_until_ns = 0
         self._processes[pid] = process
+        return process
 
     def to_scan(self, now_ns: int, intervals: ReadIntervals = EVERY_CYCLE) -> Iterator[TrackedProcess]:
         """Processes that may have opened a GPU, most urgent first.

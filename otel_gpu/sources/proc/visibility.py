@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections import Counter
 from collections.abc import Sequence
@@ -10,6 +11,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Final
 
+from otel_gpu.model import UnreadableReason
 from otel_gpu.sources.proc.files import read_file
 from otel_gpu.sources.proc.host import (
     CGROUP_NAMESPACE_FIX,
@@ -18,10 +20,9 @@ from otel_gpu.sources.proc.host import (
     shows_own_pids,
     shows_the_host,
 )
-from otel_gpu.sources.proc.table import Fault, FaultKind
+from otel_gpu.sources.proc.table import Fault
 
 _HIDEPID: Final = re.compile(rb"^[^ ]+ [^ ]+ proc [^ ]*\bhidepid=", re.MULTILINE)
-_UNSEEN: Final = frozenset({FaultKind.HIDDEN, FaultKind.DENIED})
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +30,8 @@ class ReadGaps:
     """What one cycle could not read.
 
     ``unidentified`` is the number of processes without a known workload. ``cgroups_are_relative``: their cgroup
-    paths are relative to a cgroup namespace of the agent.
+    paths are relative to a cgroup namespace of the agent. ``devices_error`` is why open device nodes could not be
+    verified. ``are_too_many_stuck``: so many reads have not returned that not all processes are read.
     """
 
     faults: Sequence[Fault]
@@ -37,6 +39,8 @@ class ReadGaps:
     unidentified: int
     cgroups_are_relative: bool
     start_times_are_unknown: bool
+    devices_error: str | None = None
+    are_too_many_stuck: bool = False
 
 
 class ProcVisibility:
@@ -63,12 +67,18 @@ class ProcVisibility:
 
     def shows_all(self, gaps: ReadGaps) -> bool:
         """Whether the open devices of every process could be read."""
+        if gaps.init_is_hidden or gaps.devices_error is not None or gaps.are_too_many_stuck:
+            return False
         has_all_pids = self.are_pids_complete or shows_the_host(self._root)
-        return has_all_pids and not gaps.init_is_hidden and not any(fault.kind in _UNSEEN for fault in gaps.faults)
+        return has_all_pids and not any(fault.hides_devices for fault in gaps.faults)
 
-    def reasons(self, gaps: ReadGaps, root_fd: int) -> list[str]:
-        """Why the processes are incomplete, each reason with its fix."""
-        count = Counter([fault.kind for fault in gaps.faults])
+    def reasons(self, gaps: ReadGaps) -> list[str]:
+        """Why the processes are incomplete, each reason with its fix.
+
+        What one process may cause by itself, such as a read that does not return, is not among them: it is counted in
+        ``ProcessRead.unreadable``, and the others are not affected.
+        """
+        count = Counter([fault.reason for fault in gaps.faults])
         reasons = []
         contained = self._in_pod and not self.are_pids_complete
         if not contained and not self.are_pids_complete:
@@ -76,43 +86,37 @@ class ProcVisibility:
                 "NVML does not show processes outside the agent's pid namespace: "
                 f"run the agent in the host's pid namespace ({PID_NAMESPACE_FIX})"
             )
-        if count[FaultKind.HIDDEN] or (gaps.init_is_hidden and self._is_mounted_with_hidepid(root_fd)):
+        if count[UnreadableReason.HIDDEN] or (gaps.init_is_hidden and self._is_mounted_with_hidepid()):
             reasons.append(
                 f"processes of other users are hidden: {self._root} is mounted with hidepid: "
                 "run as root with CAP_SYS_PTRACE and CAP_DAC_READ_SEARCH, or remount it with hidepid=0"
             )
-        if not contained and (denied := count[FaultKind.DENIED]):
+        if not contained and (denied := count[UnreadableReason.DENIED]):
             reasons.append(
                 f"open files of {_processes(denied)} are not readable: run as root with CAP_SYS_PTRACE and "
                 "CAP_DAC_READ_SEARCH"
             )
-        if gaps.unidentified:
-            reasons.append(_unidentified(gaps))
+        if gaps.cgroups_are_relative:
+            reasons.append(
+                f"the workload of {_processes(gaps.unidentified)} is unknown: the cgroup does not identify it in the "
+                f"agent's cgroup namespace: run the agent in the host's cgroup namespace ({CGROUP_NAMESPACE_FIX})"
+            )
         if gaps.start_times_are_unknown:
             reasons.append(f"start times are unknown: {self._root}/stat has no readable btime")
-        if broken := count[FaultKind.BROKEN]:
-            detail = next(fault.detail for fault in gaps.faults if fault.kind is FaultKind.BROKEN)
-            reasons.append(f"{_processes(broken)} under {self._root} could not be read: {detail}")
+        if gaps.devices_error is not None:
+            reasons.append(f"open GPUs are unknown: the driver's device numbers cannot be read: {gaps.devices_error}")
+        if gaps.are_too_many_stuck:
+            reasons.append("reads of many processes have not returned: new processes without a GPU are not read")
         return reasons
 
-    def _is_mounted_with_hidepid(self, root_fd: int) -> bool:
+    def _is_mounted_with_hidepid(self) -> bool:
         # Only hidepid hides process 1. Read once: while process 1 is hidden, the mount is the same.
         if self._hidepid is None:
             try:
-                self._hidepid = _HIDEPID.search(read_file("mounts", root_fd)) is not None
+                self._hidepid = _HIDEPID.search(read_file(os.fspath(self._root / "mounts"))) is not None
             except OSError:
                 self._hidepid = False
         return self._hidepid
-
-
-def _unidentified(gaps: ReadGaps) -> str:
-    reason = f"the workload of {_processes(gaps.unidentified)} is unknown: the cgroup does not identify it"
-    if not gaps.cgroups_are_relative:
-        return reason
-    return (
-        f"{reason} in the agent's cgroup namespace: run the agent in the host's cgroup namespace "
-        f"({CGROUP_NAMESPACE_FIX})"
-    )
 
 
 def _processes(count: int) -> str:

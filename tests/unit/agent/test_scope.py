@@ -350,10 +350,10 @@ def test_all_processes_are_visible_in_the_hosts_proc_if_open_files_may_be_read(
     if denied:
         from otel_gpu.sources.proc.files import ProcessDir  # noqa: PLC0415
 
-        def devices(self: ProcessDir, *_: object) -> object:
+        def named_devices(self: ProcessDir, *_: object) -> object:
             raise PermissionError(13, "Permission denied")
 
-        monkeypatch.setattr(ProcessDir, "devices", devices)
+        monkeypatch.setattr(ProcessDir, "named_devices", named_devices)
     config = load({"proc-root": str(proc.root)}, {}).config
     read = open_procfs(config, ManualClock(), one_shot=True, pod=Pod(UID), own_proc=proc.root).read([3])
     assert read.all_visible is all_visible

@@ -8,8 +8,8 @@ import pytest
 from otel_gpu.clock import ManualClock
 from otel_gpu.doctor.findings import Finding, Verdict, is_blind
 from otel_gpu.doctor.visibility import check_capabilities, check_node_scope, check_proc
-from otel_gpu.model import SourceState
-from otel_gpu.sources.base import GpuRead, ProcessRead
+from otel_gpu.model import SourceState, UnreadableReason
+from otel_gpu.sources.base import GpuRead, ProcessRead, UnreadableProcess
 from otel_gpu.sources.proc.source import ProcfsSource
 from tests.builders import facts, gpu_read, listed, mig, process_read
 from tests.proc_tree import ProcTree
@@ -41,6 +41,24 @@ def test_a_host_without_problems_has_no_fixes(own_proc: ProcTree) -> None:
     assert {finding.verdict for finding in found.values()} == {Verdict.OK}
     assert not any(finding.fix for finding in found.values())
     assert not is_blind(list(found.values()))
+
+
+@pytest.mark.parametrize("reason", sorted(set(UnreadableReason) - {"denied", "hidden"}))
+def test_a_process_that_could_not_be_read_is_named_with_its_reason(
+    own_proc: ProcTree, reason: UnreadableReason
+) -> None:
+    process = UnreadableProcess(4242, "evil", reason, "no answer within 0.3 s")
+    read = replace(process_read(facts(1)), unreadable={reason: 1}, unreadable_processes=(process,))
+    finding = findings(own_proc, processes=read)["process"]
+    assert finding.verdict is Verdict.DEGRADED
+    assert finding.found == "pid 4242 (evil) could not be read: no answer within 0.3 s"
+    assert finding.fix
+
+
+def test_denied_processes_are_not_named_one_by_one(own_proc: ProcTree) -> None:
+    process = UnreadableProcess(4242, None, UnreadableReason.DENIED, "Permission denied")
+    read = replace(process_read(facts(1)), unreadable={"denied": 1}, unreadable_processes=(process,))
+    assert "process" not in findings(own_proc, processes=read)
 
 
 # ---------------------------------------------------------------------------- namespaces

@@ -2,7 +2,9 @@ from __future__ import annotations
 
 import errno
 import os
+import stat
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -11,16 +13,21 @@ from otel_gpu.sources.proc.files import (
     DIRECTORY_FLAGS,
     DeviceKind,
     DeviceNode,
+    FileId,
+    MapsRead,
     ProcessDir,
+    is_device,
     is_root_cgroup,
     list_processes,
     parse_btime,
     parse_device_link,
     parse_fd_size,
+    parse_majors,
     parse_maps,
     parse_stat,
     read_file,
 )
+from tests.proc_tree import UVM as UVM_PATH
 from tests.proc_tree import ProcTree, maps_line, stat_text
 
 GPU0 = DeviceNode(DeviceKind.GPU, 0)
@@ -180,12 +187,22 @@ def test_a_root_cgroup_file_contains_nothing_but_roots(text: str, is_root: bool)
 # ---------------------------------------------------------------------------- maps
 
 
-def test_a_mapping_of_the_uvm_node_counts_by_its_size() -> None:
-    assert parse_maps([b"200000000-200200000 rw-s 200000000 00:05 512      /dev/nvidia-uvm\n"]) == 0x200000
-    assert parse_maps([b"200000000-200200000 rw-s 200000000 00:05 512      /dev/nvidia-uvm"]) == 0x200000
-    assert parse_maps([maps_line(0x1000, 4096, "/dev/nvidia-uvm (deleted)").encode()]) == 4096
-    assert parse_maps([maps_line(0x1000, 4096, "/merged/dev/nvidia-uvm").encode()]) == 4096
-    assert parse_maps([maps_line(0x1000, 4096, "/tmp/x/nvidia-uvm").encode()], "/tmp/x") == 4096
+UVM_FILE = FileId(0, 5, 512)
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        b"200000000-200200000 rw-s 200000000 00:05 512      /dev/nvidia-uvm\n",
+        b"200000000-200200000 rw-s 200000000 00:05 512      /dev/nvidia-uvm",
+        b"200000000-200200000 rw-s 200000000 00:05 512      /dev/nvidia-uvm (deleted)\n",
+        b"200000000-200200000 rw-s 200000000 00:05 512      /any/\xff/path\n",
+    ],
+)
+def test_a_mapping_of_the_uvm_node_counts_by_its_size(line: bytes) -> None:
+    assert parse_maps([line], frozenset({UVM_FILE})) == 0x200000
+    assert parse_maps([line], frozenset({FileId(1, 5, 512), UVM_FILE._replace(inode=513)})) == 0
+    assert parse_maps([line], frozenset()) == 0
 
 
 @pytest.mark.parametrize(
@@ -194,19 +211,70 @@ def test_a_mapping_of_the_uvm_node_counts_by_its_size() -> None:
         b"",
         b"\n",
         b"1000-2000 rw-p 00000000 00:00 0 \n",
-        b"1000-2000 rw-p 00000000 00:00 0          [heap]\n",
-        b"1000-2000 rw-s 00000000 00:05 9          /dev/nvidia0\n",
-        b"1000-2000 rw-s 00000000 00:05 9          /dev/nvidia-uvm-tools\n",
-        b"1000-2000 rw-s 00000000 00:05 9          /home/x/nvidia-uvm\n",
-        b"2000-1000 rw-s 00000000 00:05 9          /dev/nvidia-uvm\n",
-        b"xyz-2000 rw-s 00000000 00:05 9           /dev/nvidia-uvm\n",
-        b"1000 rw-s 00000000 00:05 9               /dev/nvidia-uvm\n",
+        b"1000-2000 rw-p 00000000 00:05 512          [heap]\n",
+        b"1000-2000 rw-s 00000000 00:05 9            /dev/nvidia-uvm\n",
+        b"1000-2000 rw-s 00000000 fe:01 512          /dev/nvidia-uvm\n",
+        b"2000-1000 rw-s 00000000 00:05 512          /dev/nvidia-uvm\n",
+        b"xyz-2000 rw-s 00000000 00:05 512           /dev/nvidia-uvm\n",
+        b"1000 rw-s 00000000 00:05 512               /dev/nvidia-uvm\n",
         b"/dev/nvidia-uvm\n",
-        b"1000-2000 rw-s 00000000 00:05 9          /dev/\xff/nvidia-uvm\n",
     ],
 )
 def test_other_lines_of_maps_do_not_count(line: bytes) -> None:
-    assert parse_maps([line]) == 0
+    assert parse_maps([line], frozenset({UVM_FILE})) == 0
+
+
+# ---------------------------------------------------------------------------- devices
+
+DEVICES = """Character devices:
+  1 mem
+195 nvidia
+195 nvidia-modeset
+195 nvidiactl
+234 nvidia-caps
+511 nvidia-uvm
+
+Block devices:
+  7 loop
+260 nvidia-block
+"""
+
+
+def test_majors_are_those_of_the_drivers_character_devices() -> None:
+    assert parse_majors(DEVICES) == {195, 234, 511}
+    assert parse_majors("Character devices:\n195 nvidia-frontend\n") == {195}
+    for text in ("", "nvidia 195\n", "195  nvidia\n", "195 xnvidia\n", "٣ nvidia\n", "Block devices:\n195 nvidia\n"):
+        assert parse_majors(text) == frozenset()
+
+
+def status(mode: int, major: int, minor: int) -> os.stat_result:
+    """A ``stat`` of a file of this type."""
+    fields = [0] * 19
+    fields[0] = mode
+    fields[14 + 4] = os.makedev(major, minor)
+    return os.stat_result(fields, {"st_rdev": os.makedev(major, minor)})
+
+
+@pytest.mark.parametrize(
+    ("node", "major", "minor", "expected"),
+    [
+        (GPU0, 195, 0, True),
+        (GPU0, 195, 1, False),  # another GPU under this name
+        (GPU0, 195, 255, False),
+        (GPU0, 1, 0, False),
+        (DeviceNode(DeviceKind.CONTROL), 195, 255, True),
+        (DeviceNode(DeviceKind.CONTROL), 195, 0, False),
+        (UVM, 511, 0, True),
+        (UVM, 510, 0, False),
+        (DeviceNode(DeviceKind.MIG_CAPABILITY, 12), 234, 12, True),
+    ],
+)
+def test_a_node_is_a_device_by_its_numbers(node: DeviceNode, major: int, minor: int, expected: bool) -> None:
+    majors = frozenset({195, 234, 511})
+    assert is_device(node, status(stat.S_IFCHR, major, minor), majors) is expected
+    for kind in (stat.S_IFREG, stat.S_IFBLK, stat.S_IFIFO, stat.S_IFDIR):
+        assert not is_device(node, status(kind, major, minor), majors)
+    assert not is_device(node, status(stat.S_IFCHR, major, minor), frozenset())
 
 
 # ---------------------------------------------------------------------------- reading
@@ -240,9 +308,9 @@ def test_a_pipe_in_place_of_a_file_does_not_block(tmp_path: Path) -> None:
 def test_device_nodes_are_found_among_the_descriptors(tree: ProcTree, root_fd: int) -> None:
     tree.add(7, fds=["/dev/null", "socket:[5]", "/dev/nvidiactl", "/dev/nvidia-uvm", "/dev/nvidia0"])
     with ProcessDir(root_fd, 7) as directory:
-        scan = directory.devices(cursor=0, limit=100)
-    assert scan.nodes == {GPU0, UVM, DeviceNode(DeviceKind.CONTROL)}
-    assert (scan.descriptors, scan.cursor) == (5, 0)
+        found = directory.named_devices(cursor=0, limit=100)
+    assert {node for _, node in found.nodes} == {GPU0, UVM, DeviceNode(DeviceKind.CONTROL)}
+    assert (found.descriptors, found.cursor) == (5, 0)
 
 
 def test_many_descriptors_are_read_in_slices(tree: ProcTree, root_fd: int) -> None:
@@ -251,48 +319,81 @@ def test_many_descriptors_are_read_in_slices(tree: ProcTree, root_fd: int) -> No
     cursors = [0]
     with ProcessDir(root_fd, 7) as directory:
         while len(cursors) < 2 or cursors[-1] != 0:
-            scan = directory.devices(cursors[-1], limit=30)
-            assert scan.descriptors <= 30
-            found |= scan.nodes
-            cursors.append(scan.cursor)
+            part = directory.named_devices(cursors[-1], limit=30)
+            assert part.descriptors <= 30
+            found |= {node for _, node in part.nodes}
+            cursors.append(part.cursor)
     assert cursors == [0, 30, 60, 90, 120, 0]  # a table of 128 slots
     assert found == {GPU0}
 
 
-def test_a_descriptor_that_is_closed_during_the_scan_is_skipped(
-    tree: ProcTree, root_fd: int, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("number", [errno.ENOENT, errno.ENAMETOOLONG, errno.EIO])
+def test_a_descriptor_without_a_readable_link_is_skipped(
+    tree: ProcTree, root_fd: int, monkeypatch: pytest.MonkeyPatch, number: int
 ) -> None:
     tree.add(7, fds=["/dev/null", "/dev/nvidia0"])
     readlink = os.readlink
 
-    def closing(path: str, *, dir_fd: int | None = None) -> str:
+    def failing(path: str, *, dir_fd: int | None = None) -> str:
         if path == "0":
-            raise FileNotFoundError(errno.ENOENT, "gone")
+            raise OSError(number, os.strerror(number))
         return readlink(path, dir_fd=dir_fd)
 
-    monkeypatch.setattr(os, "readlink", closing)
+    monkeypatch.setattr(os, "readlink", failing)
     with ProcessDir(root_fd, 7) as directory:
-        assert directory.devices(0, 100).nodes == {GPU0}
+        assert directory.named_devices(0, 100).nodes == (("1", GPU0),)
+
+
+def test_only_a_node_of_the_driver_is_verified(tree: ProcTree, root_fd: int, tmp_path: Path) -> None:
+    plain = tmp_path / "dev/nvidia0"
+    plain.parent.mkdir()
+    plain.write_text("not a device")
+    tree.add(7, fds=["/dev/nvidia0", UVM_PATH, str(plain), str(tmp_path / "dev/nvidia1")])
+    null = Path("/dev/null").stat()
+    majors = frozenset({os.major(null.st_rdev)})
+    with ProcessDir(root_fd, 7) as directory:
+        verified = [
+            directory.verify(descriptor, node, majors) for descriptor, node in directory.named_devices(0, 100).nodes
+        ]
+        without_driver = [
+            directory.verify(descriptor, node, frozenset())
+            for descriptor, node in directory.named_devices(0, 100).nodes
+        ]
+    file = FileId(os.major(null.st_dev), os.minor(null.st_dev), null.st_ino)
+    assert sorted(filter(None, verified)) == sorted([GPU0, DeviceNode(DeviceKind.UVM, file=file)])
+    assert without_driver == [None] * 4
 
 
 def test_a_file_among_the_descriptors_is_skipped(tree: ProcTree, root_fd: int) -> None:
     tree.add(7, fds=["/dev/nvidia0"])
     tree.write("7/fd/9", "not a link")
     with ProcessDir(root_fd, 7) as directory:
-        assert directory.devices(0, 100).nodes == {GPU0}
+        assert [node for _, node in directory.named_devices(0, 100).nodes] == [GPU0]
+
+
+def maps_of(root_fd: int, limit_bytes: int) -> MapsRead:
+    null = Path("/dev/null").stat()
+    file = FileId(os.major(null.st_dev), os.minor(null.st_dev), null.st_ino)
+    with ProcessDir(root_fd, 7) as directory:
+        return directory.uvm_mapping_bytes(frozenset({file}), limit_bytes)
 
 
 def test_the_length_of_maps_is_returned(tree: ProcTree, root_fd: int) -> None:
-    text = maps_line(0x1000, 4096, "/lib/libc.so.6") * 5_000 + maps_line(0x200000000, 1 << 30)
-    tree.add(7, maps=text)
-    with ProcessDir(root_fd, 7) as directory:
-        assert directory.uvm_mapping_bytes() == (1 << 30, len(text))
+    tree.add(7, maps=maps_line(0x1000, 4096, "/lib/libc.so.6") * 5_000 + maps_line(0x200000000, 1 << 30))
+    length = (tree.root / "7/maps").stat().st_size
+    assert maps_of(root_fd, 1 << 24) == MapsRead(1 << 30, length)
+
+
+def test_of_long_maps_no_more_than_the_limit_is_read_and_their_sum_is_absent(tree: ProcTree, root_fd: int) -> None:
+    tree.add(7, maps=maps_line(0x200000000, 1 << 30) + maps_line(0x1000, 4096, "/lib/libc.so.6") * 50_000)
+    read = maps_of(root_fd, 200_000)
+    assert read.mapped_bytes is None
+    assert 200_000 <= read.read_bytes <= 200_000 + (1 << 16)
 
 
 def test_maps_without_a_line_end_do_not_count(tree: ProcTree, root_fd: int) -> None:
     tree.add(7, maps=b"\xff" * 1_000_000)
-    with ProcessDir(root_fd, 7) as directory:
-        assert directory.uvm_mapping_bytes() == (0, 1_000_000)
+    assert maps_of(root_fd, 1 << 24) == MapsRead(0, 1_000_000)
 
 
 def test_without_a_cgroup_file_the_cgroup_is_empty(tree: ProcTree, root_fd: int) -> None:
@@ -314,7 +415,7 @@ def test_no_descriptor_is_left_open_after_errors(tree: ProcTree, root_fd: int) -
         (process / name).mkdir()
     before = set(Path("/proc/self/fd").iterdir())
     with ProcessDir(root_fd, 7) as directory:
-        for read in (directory.stat, directory.cgroup, directory.uvm_mapping_bytes):
+        for read in (directory.stat, directory.cgroup, partial(directory.uvm_mapping_bytes, frozenset(), 100)):
             with pytest.raises(OSError, match="directory"):
                 read()
     assert set(Path("/proc/self/fd").iterdir()) == before

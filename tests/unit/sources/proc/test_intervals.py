@@ -9,7 +9,7 @@ import pytest
 
 from otel_gpu.clock import ManualClock
 from otel_gpu.model import ProcessFacts
-from otel_gpu.sources.proc.files import lines_containing, parse_maps
+from otel_gpu.sources.proc.files import BoundedText, FileId, lines_containing, parse_maps
 from otel_gpu.sources.proc.source import ProcfsSource
 from otel_gpu.sources.proc.table import STEADY, staggered
 from tests.proc_tree import UVM, ProcTree, Reads, maps_line
@@ -18,6 +18,8 @@ IDS = [f"{number:064x}" for number in range(3)]
 PID = 16
 """A multiple of 8: the first reads of its files are not staggered."""
 CUDA_FDS = ("/dev/null", "/dev/nvidiactl", UVM, "/dev/nvidia0")
+UVM_FILES = frozenset({FileId(0, 5, 512)})
+"""``UVM_FILE`` of ``maps_line``."""
 
 
 def cgroup(number: int) -> str:
@@ -46,7 +48,7 @@ def facts_after(source: ProcfsSource, clock: ManualClock, seconds: int) -> Proce
     return read.processes[PID]
 
 
-def test_a_cycle_opens_no_file_of_a_process_and_every_tenth_opens_stat_and_descriptors(
+def test_a_cycle_opens_no_file_of_a_process_and_every_tenth_reads_stat_and_descriptors(
     tree: ProcTree, source: ProcfsSource, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for pid in range(100, 120):
@@ -59,7 +61,8 @@ def test_a_cycle_opens_no_file_of_a_process_and_every_tenth_opens_stat_and_descr
             facts_after(source, clock, 1)
             opened.append(reads.count["open"] - 1)  # /proc itself
     assert opened.count(0) == 18
-    assert sum(opened) == 2 * 3  # its directory, stat and descriptors
+    # /proc for the process, its directory, stat and descriptors, and the driver's device numbers.
+    assert sum(opened) == 2 * 5
 
 
 def test_reads_of_many_processes_are_spread_over_cycles(
@@ -97,7 +100,7 @@ def test_changes_of_mappings_and_cgroups_are_noticed_within_half_a_minute(
     tree: ProcTree, source: ProcfsSource, clock: ManualClock
 ) -> None:
     facts_after(source, clock, 2)
-    tree.write(f"{PID}/maps", maps_line(0x10000, 8192))
+    tree.set_maps(PID, maps_line(0x10000, 8192))
     tree.write(f"{PID}/cgroup", cgroup(1))
     soon = facts_after(source, clock, 5)
     assert (soon.uvm_mapping_bytes, soon.workload.id) == (4096, IDS[0])
@@ -160,7 +163,7 @@ def test_one_read_that_is_due_leaves_the_facts_of_other_processes(
     assert read.processes[PID] == before
 
 
-def test_the_reason_for_an_unreadable_process_persists_between_reads(
+def test_an_unreadable_process_is_counted_between_reads_too(
     tree: ProcTree, source: ProcfsSource, clock: ManualClock
 ) -> None:
     facts_after(source, clock, 3)
@@ -168,11 +171,10 @@ def test_the_reason_for_an_unreadable_process_persists_between_reads(
     for _ in range(60):
         clock.advance(1)
         read = source.read([PID])
-    assert read.reason is not None
-    assert "1 process under" in read.reason
+    assert read.unreadable == {"malformed": 1}
     tree.add(PID, cgroup=cgroup(0), fds=CUDA_FDS)
     clock.advance(1)
-    assert source.read([PID]).reason is None
+    assert source.read([PID]).unreadable == {}
 
 
 def test_maps_beyond_the_budget_are_read_in_the_next_cycle(tree: ProcTree, clock: ManualClock) -> None:
@@ -188,16 +190,32 @@ def test_maps_beyond_the_budget_are_read_in_the_next_cycle(tree: ProcTree, clock
     assert unread == [2, 1, 0]
 
 
-@pytest.mark.parametrize("block_bytes", [16, 100, 1 << 16])
+@pytest.mark.parametrize("block_bytes", [100, 1 << 16])
 def test_lines_are_found_across_blocks(monkeypatch: pytest.MonkeyPatch, block_bytes: int) -> None:
     monkeypatch.setattr("otel_gpu.sources.proc.files.MAPS_BLOCK_BYTES", block_bytes)
     lines = [maps_line(0x10000 * n, 4096 * n, UVM if n % 3 == 0 else "/lib/libnvidia-uvm.so") for n in range(1, 50)]
     text = "".join(lines).encode()
-    if block_bytes < 100:  # no line fits into a block: each result is a part of the text
-        assert all(line in text for line in lines_containing(b"nvidia-uvm", io.BytesIO(text)))
-        return
-    assert parse_maps(lines_containing(b"nvidia-uvm", io.BytesIO(text))) == sum(4096 * n for n in range(3, 50, 3))
-    assert [*lines_containing(b"nvidia-uvm", io.BytesIO(text))] == [line.encode() for line in lines]
+    blocks = list(BoundedText(io.BytesIO(text), 1 << 20).blocks())
+    assert b"".join(blocks) == text
+    assert [*lines_containing(b"nvidia-uvm", blocks)] == [line.encode() for line in lines]
+    assert parse_maps(lines_containing(b"nvidia-uvm", blocks), UVM_FILES) == sum(4096 * n for n in range(3, 50, 3))
+
+
+def test_a_line_longer_than_a_block_is_given_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("otel_gpu.sources.proc.files.MAPS_BLOCK_BYTES", 16)
+    text = maps_line(0x10000, 4096).encode() * 5
+    blocks = list(BoundedText(io.BytesIO(text), 1 << 20).blocks())
+    assert b"".join(blocks) == text
+    assert all(line in text for line in lines_containing(b"nvidia-uvm", blocks))
+
+
+@pytest.mark.parametrize(("limit_bytes", "is_cut"), [(1, True), (900, True), (1000, False), (5000, False)])
+def test_a_text_is_read_up_to_its_limit(monkeypatch: pytest.MonkeyPatch, limit_bytes: int, is_cut: bool) -> None:
+    monkeypatch.setattr("otel_gpu.sources.proc.files.MAPS_BLOCK_BYTES", 64)
+    text = BoundedText(io.BytesIO(b"x\n" * 500), limit_bytes)
+    read_bytes = sum(map(len, text.blocks()))
+    assert min(limit_bytes, 1000) <= read_bytes == text.read_bytes <= limit_bytes + 64
+    assert text.is_cut is is_cut
 
 
 def test_only_the_descriptors_are_read_of_a_process_without_a_gpu(

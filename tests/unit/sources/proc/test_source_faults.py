@@ -10,8 +10,9 @@ from typing import Any
 import pytest
 
 from otel_gpu.clock import ManualClock
-from otel_gpu.model import HOST_WORKLOAD, UNIDENTIFIED_WORKLOAD, SourceState
-from otel_gpu.sources.proc.files import DeviceScan, ProcessDir
+from otel_gpu.model import HOST_WORKLOAD, UNIDENTIFIED_WORKLOAD, SourceState, UnreadableReason
+from otel_gpu.sources.base import UnreadableProcess
+from otel_gpu.sources.proc.files import NamedDevices, ProcessDir
 from otel_gpu.sources.proc.source import ProcfsSource
 from tests.proc_tree import USER_FLAGS, UVM, ProcTree, Reads, maps_line
 
@@ -123,14 +124,14 @@ def test_a_denial_of_an_exiting_process_is_no_fault(
 def test_a_denial_of_a_process_that_then_ends_is_no_fault(
     tree: ProcTree, source: ProcfsSource, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def gone(directory: ProcessDir, cursor: int, limit: int) -> DeviceScan:
+    def gone(directory: ProcessDir, cursor: int, limit: int) -> NamedDevices:
         tree.remove(7)
         raise PermissionError(errno.EACCES, "Permission denied")
 
     tree.add(7, fds=CUDA_FDS)
-    monkeypatch.setattr(ProcessDir, "devices", gone)
+    monkeypatch.setattr(ProcessDir, "named_devices", gone)
     read = source.read([])
-    assert (read.processes, read.state) == ({}, SourceState.OK)
+    assert (read.processes, read.state, read.unreadable) == ({}, SourceState.OK, {})
 
 
 def test_the_reason_disappears_when_the_files_become_readable(
@@ -155,7 +156,7 @@ def test_descriptors_that_become_unreadable_do_not_count_as_closed(
     refuse("/7/fd", errno.EIO)
     read = source.read([])
     assert read.processes[7].gpu_minors_open == {0}
-    assert read.state is SourceState.DEGRADED
+    assert (read.state, read.unreadable) == (SourceState.OK, {"malformed": 1})
 
 
 def test_the_size_of_unreadable_mappings_is_absent_and_not_zero(
@@ -169,8 +170,8 @@ def test_the_size_of_unreadable_mappings_is_absent_and_not_zero(
     assert read.state is SourceState.DEGRADED
 
 
-@pytest.mark.parametrize("number", [errno.EIO, errno.EINVAL, errno.EMFILE, errno.ENODEV])
-def test_an_unreadable_process_is_in_the_reason_and_does_not_affect_others(
+@pytest.mark.parametrize("number", [errno.EIO, errno.EINVAL, errno.ENODEV])
+def test_an_unreadable_process_is_counted_and_named_and_does_not_affect_others(
     tree: ProcTree, source: ProcfsSource, refuse: Refuse, number: int
 ) -> None:
     tree.add(7, fds=CUDA_FDS)
@@ -178,9 +179,20 @@ def test_an_unreadable_process_is_in_the_reason_and_does_not_affect_others(
     refuse("/7/stat", number)
     read = source.read([7, 8])
     assert set(read.processes) == {8}
-    assert read.state is SourceState.DEGRADED
-    assert read.reason == f"1 process under {tree.root} could not be read: {os.strerror(number)}"
-    assert read.errors == 1
+    assert (read.state, read.reason, read.errors, read.all_visible) == (SourceState.OK, None, 0, True)
+    assert read.unreadable == {"malformed": 1}
+    assert read.unreadable_processes == (UnreadableProcess(7, None, UnreadableReason.MALFORMED, os.strerror(number)),)
+
+
+def test_an_agent_without_descriptors_keeps_the_last_answer_and_says_why(
+    tree: ProcTree, source: ProcfsSource, refuse: Refuse
+) -> None:
+    tree.add(7, fds=CUDA_FDS)
+    before = source.read([7])
+    refuse("/7/stat", errno.EMFILE)
+    read = source.read([7])
+    assert (read.processes, read.state, read.unreadable) == (before.processes, SourceState.DEGRADED, {})
+    assert read.reason == "Too many open files; processes are those of the last answer"
 
 
 def test_a_process_with_an_unreadable_cgroup_keeps_its_workload(
@@ -191,7 +203,7 @@ def test_a_process_with_an_unreadable_cgroup_keeps_its_workload(
     refuse("/7/cgroup", errno.EIO)
     read = source.read([7])
     assert read.processes[7].workload.id == CONTAINER
-    assert read.state is SourceState.DEGRADED
+    assert (read.state, read.unreadable) == (SourceState.OK, {"malformed": 1})
 
 
 def test_files_in_place_of_directories_do_not_raise(tree: ProcTree, source: ProcfsSource) -> None:
@@ -202,8 +214,7 @@ def test_files_in_place_of_directories_do_not_raise(tree: ProcTree, source: Proc
     (directory / "fd").write_text("not a directory")
     read = source.read([7, 9])
     assert set(read.processes) == {7}
-    assert read.state is SourceState.DEGRADED
-    assert read.errors == 1
+    assert (read.state, read.unreadable) == (SourceState.OK, {"malformed": 2})
 
 
 # ---------------------------------------------------------------------------- unavailable and incomplete procfs
@@ -369,9 +380,8 @@ def test_a_cgroup_without_a_known_form_is_unidentified_and_not_the_host(
     read = source.read([])
     workloads = {pid: facts.workload for pid, facts in read.processes.items()}
     assert (workloads[7], workloads[8], workloads[9].id) == (UNIDENTIFIED_WORKLOAD, UNIDENTIFIED_WORKLOAD, CONTAINER)
-    assert read.state is SourceState.DEGRADED
-    assert read.reason == "the workload of 2 processes is unknown: the cgroup does not identify it"
-    assert read.errors == 1
+    assert (read.state, read.reason, read.unreadable) == (SourceState.OK, None, {"unidentified": 2})
+    assert [process.pid for process in read.unreadable_processes] == [7, 8]
 
 
 def test_a_process_with_a_cgroup_that_was_never_readable_is_unidentified(
@@ -381,8 +391,7 @@ def test_a_process_with_a_cgroup_that_was_never_readable_is_unidentified(
     refuse("/7/cgroup", errno.EIO)
     read = source.read([7])
     assert read.processes[7].workload == UNIDENTIFIED_WORKLOAD
-    assert read.reason is not None
-    assert "the workload of 1 process is unknown" in read.reason
+    assert read.unreadable == {"malformed": 1}
     refuse("/7/cgroup", 0)
     assert source.read([7]).processes[7].workload == HOST_WORKLOAD
 

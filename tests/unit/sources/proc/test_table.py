@@ -1,7 +1,8 @@
 from __future__ import annotations
 
+from otel_gpu.model import UnreadableReason
 from otel_gpu.sources.proc.files import DeviceKind, DeviceNode, DeviceScan, Stat
-from otel_gpu.sources.proc.table import YOUNG_NS, Fault, FaultKind, ProcessTable, TrackedProcess
+from otel_gpu.sources.proc.table import YOUNG_NS, Fault, ProcessTable, TrackedProcess
 
 GPU0 = DeviceNode(DeviceKind.GPU, 0)
 GPU1 = DeviceNode(DeviceKind.GPU, 1)
@@ -130,5 +131,5 @@ def test_kernel_threads_and_holders_are_not_scanned() -> None:
 
 def test_a_process_that_cannot_be_read_waits_its_turn() -> None:
     table = table_of(1, 2)
-    table.record_failure(1, Fault(FaultKind.HIDDEN, "Operation not permitted"))
+    table.record_failure(1, Fault(UnreadableReason.HIDDEN, "Operation not permitted"))
     assert scan_all(table) == [2, 1]
