@@ -97,7 +97,7 @@ def _nameless(answers: Sequence[SourceAnswer], workloads: Collection[WorkloadRef
 
 
 def _short(ref: WorkloadRef) -> str:
-    return ref.id[:_SHORT_ID] if ref.outer_container_id is None else ref.unnamed
+    return ref.id[:_SHORT_ID] if ref.outer_container_id is None else ref.id_label
 
 
 # ---------------------------------------------------------------------------- fixes of names

@@ -17,6 +17,7 @@ from otel_gpu.model.identity import (
     WorkloadKind,
     WorkloadNames,
     WorkloadRef,
+    pod_uid_of,
 )
 from otel_gpu.model.report import (
     Cost,
@@ -106,5 +107,6 @@ __all__ = [
     "WorkloadNames",
     "WorkloadRef",
     "WorkloadReport",
+    "pod_uid_of",
     "workload_state",
 ]

@@ -14,6 +14,7 @@ from otel_gpu.model import (
     Totals,
     WorkloadGpu,
     WorkloadReport,
+    pod_uid_of,
     workload_state,
 )
 from otel_gpu.view import reasons
@@ -258,7 +259,7 @@ def _identity(workload: WorkloadReport) -> tuple[Detail, ...]:
     found = [("Name", workload.display_name)]
     if names is not None:
         found += [("Namespace", names.namespace or ""), ("Pod", names.pod or "")]
-    found.append(("Pod uid", (names is not None and names.pod_uid) or workload.ref.pod_uid or ""))
+    found.append(("Pod uid", pod_uid_of(workload.ref, names) or ""))
     if names is not None:
         found += [("Container", names.container or ""), ("Image", names.image or "")]
     found.append(("Id", workload.ref.id))
