@@ -28,6 +28,9 @@ class WorkloadKind(StrEnum):
     HOST = "host"
 
 
+NAMEABLE_KINDS: Final = frozenset({WorkloadKind.CONTAINER, WorkloadKind.SLURM_JOB})
+"""Kinds whose names come from a name source. All others are named by their cgroup."""
+
 WorkloadKey: TypeAlias = tuple[str, str]
 """A workload's kind and id."""
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Final, NamedTuple
 from zlib import crc32
 
-from otel_gpu.model import GpuHealth, GpuReport, Report
+from otel_gpu.model import GpuReport, Report
 from otel_gpu.view.columns import DEFAULT_SORT, PART_COLUMNS, PROCESS_COLUMNS, declared, workload_columns
 from otel_gpu.view.gpus import gpu_view
 from otel_gpu.view.history import SLOT_S, SLOTS, Recorder, newest
@@ -26,8 +26,6 @@ _GRACE_S: Final = 10.0
 
 _GAP_SLOTS: Final = 2.5
 """A plot has a gap where so many slots, or intervals if they are longer, have no sample."""
-
-_ANSWERING: Final = frozenset({GpuHealth.OK, GpuHealth.DEGRADED})
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,7 +141,7 @@ def _totals(report: Report, columns: tuple[Column, ...], rows: tuple[WorkloadRow
     attributed = (used - sum(split.unattributed_bytes for split in splits)) / used if used else None
     powers = [power_w for gpu in gpus if (power_w := gpu_power_w(gpu, report.window_s)) is not None]
     power_w = sum_known(powers)
-    silent = sum(gpu.reading.health not in _ANSWERING for gpu in gpus)
+    silent = sum(not gpu.reading.answered for gpu in gpus)
     covered = "" if len(splits) == len(gpus) else f"{len(splits)} of "
     of_limit = "" if used is None else _listed(f"of {size(limit)}", _coverage(len(splits), gpus))
     return (
