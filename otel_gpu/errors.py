@@ -8,15 +8,19 @@ class OtelGpuError(Exception):
 
 
 class Unavailable(OtelGpuError):
-    """Not to be had now; asking again later may work."""
+    """Not available now, which is a fault: asking again later may work."""
 
 
 class Unsupported(OtelGpuError):
-    """Never to be had from this thing as it stands: remember that, and do not ask again."""
+    """Never available from this thing as it is: remember that, and do not ask again."""
+
+
+class NoValue(OtelGpuError):
+    """No value this time, and no fault: ask again next time."""
 
 
 class Gone(OtelGpuError):
-    """The thing asked about has ceased to exist."""
+    """The thing asked about has ceased to exist: drop it."""
 
 
 class UsageError(OtelGpuError):

@@ -17,8 +17,7 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Final
 
-from otel_gpu.cli.commands import COMMANDS
-from otel_gpu.cli.dispatch import resolve_settings
+from otel_gpu.cli.commands import COMMANDS, Invocation
 from otel_gpu.cli.parser import parse
 from otel_gpu.cli.pause import parse_pause_s
 from otel_gpu.config.checks import check_exports
@@ -106,14 +105,13 @@ class Command:
 def check_arguments(words: list[str]) -> None:
     """Raise UsageError if the agent does not accept these arguments."""
     parsed = parse(words)
-    if parsed.command == "metrics" or (parsed.command == "setup" and parsed.what is None):
-        return
     if parsed.command == "top" and parsed.url is not None:
         agent_address(parsed.url, "--url")
     if parsed.command == "pause" and vars(parsed)["for"] is not None:
         parse_pause_s(vars(parsed)["for"])
-    loaded = resolve_settings(parsed, {}).loaded()
-    if "exporters" in COMMANDS[parsed.command].settings:
+    command = COMMANDS[parsed.command]
+    loaded = Invocation(command, vars(parsed), {}).resolved().loaded()
+    if "exporters" in command.settings:
         check_exports(loaded)
 
 
@@ -243,7 +241,7 @@ _SCC: Final = f"{_DEPLOY}::test_the_constraint_allows_exactly_what_the_pod_reque
 _MIG: Final = f"{_DEPLOY}::test_the_patch_in_the_readme_allows_exactly_what_the_mig_overlay_requests"
 _PAUSE: Final = "tests/e2e/test_pause_and_restart.py::test_a_paused_agent_releases_the_driver_until_resumed"
 _TOP: Final = "tests/e2e/test_top.py"
-_URL: Final = "tests/unit/top/test_command.py::test_a_wrong_url_is_reported_first"
+_URL: Final = "tests/unit/cli/test_top.py::test_a_wrong_url_is_reported_first"
 _SCHEMA: Final = "tests/unit/test_deploy.py::test_the_schema_of_the_chart_has_every_setting_and_no_other"
 _PRINTED: Final = "tests/unit/metrics/test_docs.py::test_the_command_prints_the_page"
 _COLLECTOR: Final = "tests/real/test_collector_config_real.py"

@@ -5,8 +5,7 @@ from __future__ import annotations
 from typing import Final, Protocol, TypeVar
 
 from otel_gpu.agent.engine import Engine
-from otel_gpu.attribution.energy import EnergyPolicy
-from otel_gpu.attribution.options import AttributionOptions, EnergyModel
+from otel_gpu.attribution.options import AttributionOptions, EnergyModel, EnergyPolicy
 from otel_gpu.clock import Clock
 from otel_gpu.model import GpuReport, GpuState, Report, WorkloadGpu
 from otel_gpu.sources.sim.host import SimulatedHost

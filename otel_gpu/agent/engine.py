@@ -12,6 +12,7 @@ from otel_gpu.attribution.attributor import Attributor
 from otel_gpu.attribution.options import AttributionOptions
 from otel_gpu.clock import Clock
 from otel_gpu.model import (
+    NAMEABLE_KINDS,
     NO_PROCESSES,
     NO_UNREADABLE,
     GpuReading,
@@ -25,7 +26,6 @@ from otel_gpu.model import (
     SourceOutcome,
     SourceState,
     UnreadableReason,
-    WorkloadKind,
     WorkloadRef,
 )
 from otel_gpu.sources.base import GpuRead, GpuSource, NameRead, NameSource, ProcessRead, ProcessSource
@@ -36,9 +36,6 @@ from otel_gpu.sources.proc.pid_trust import driver_pids, measured_pids, pid_trus
 
 SHORTEST_WINDOW_S: Final = 1.0
 """The driver takes about seven utilisation samples a second. A shorter window holds too few of them."""
-
-_NAMEABLE_KINDS: Final = frozenset({WorkloadKind.CONTAINER, WorkloadKind.SLURM_JOB})
-"""Kinds whose names come from a name source. All others are named by their cgroup."""
 
 _T = TypeVar("_T")
 
@@ -192,7 +189,7 @@ class Engine:
         unnamed = {
             ref: pids
             for ref, pids in workloads.items()
-            if ref.kind in _NAMEABLE_KINDS and ref.key not in resolution.names
+            if ref.kind in NAMEABLE_KINDS and ref.key not in resolution.names
         }
         found, duration_s = self._timed(partial(self._discovery.search_for, unnamed))
         outcomes.append(_outcome(self._discovery.name, found, duration_s))

@@ -11,6 +11,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Final
 
+from otel_gpu.bounded_io import read_file
 from otel_gpu.config import Config
 from otel_gpu.config.groups import Environment
 from otel_gpu.metrics.catalogue import METRICS
@@ -20,6 +21,7 @@ from otel_gpu.version import __version__
 
 log = logging.getLogger(__name__)
 
+_MAX_MACHINE_ID_BYTES: Final = 4096
 _MACHINE_ID: Final = re.compile(r"[0-9a-f]{32}")
 _NODE_VARIABLES: Final = ("K8S_NODE_NAME", "NODE_NAME")
 _TAKEN: Final = frozenset(IDENTITY_KEYS).union(*(metric.keys for metric in METRICS))
@@ -87,8 +89,8 @@ def taken_keys(given: Mapping[str, str], extra_keys: Iterable[str] = ()) -> tupl
 def read_machine_id(etc: Path) -> str | None:
     """The id of the host from machine-id(5); ``None`` if there is none."""
     try:
-        return parse_machine_id((etc / "machine-id").read_text(encoding="ascii"))
-    except (OSError, UnicodeDecodeError):
+        return parse_machine_id(read_file(etc / "machine-id", _MAX_MACHINE_ID_BYTES).decode("ascii"))
+    except (OSError, ValueError):  # ValueError: too large, or not ASCII
         return None
 
 

@@ -122,7 +122,9 @@ class ActivityTracker:
         elif self._state is GpuState.IDLE:
             self._idle_us += window_us
         else:
-            return self._step(decided=self._count_zero(window_us, beside=others_worked))
+            self._count_zero(window_us, beside=others_worked)
+            self._state = GpuState.IDLE if self._has_enough_zeros(window_us) else GpuState.UNKNOWN
+            return self._step(decided=self._state is GpuState.IDLE)
         return self._step(decided=True)
 
     def close(self) -> tuple[StateTime, ...]:
@@ -131,20 +133,21 @@ class ActivityTracker:
         self._state = GpuState.UNKNOWN
         return self._step(decided=True).decided
 
-    def _count_zero(self, window_us: int, *, beside: bool) -> bool:
-        """Count a poll without work; whether the process is idle now."""
+    def _count_zero(self, window_us: int, *, beside: bool) -> None:
+        """Count a poll without work."""
         if self._zeros:
             self._idle_us += window_us
         self._zeros += 1
         self._hidden_zeros += beside
         self._quiet_zeros = 0 if beside else self._quiet_zeros + 1
-        is_idle = self._zeros >= _MIN_POLLS and (
+
+    def _has_enough_zeros(self, window_us: int) -> bool:
+        """Whether the polls without work so far mean that the process is idle."""
+        return self._zeros >= _MIN_POLLS and (
             self._quiet_zeros >= _MIN_POLLS
             or self._time_us >= LONGEST_US
             or self._zeros >= self._zeros_needed(window_us)
         )
-        self._state = GpuState.IDLE if is_idle else GpuState.UNKNOWN
-        return is_idle
 
     def _zeros_needed(self, window_us: int) -> float:
         """Polls without work next to a busy neighbour after which missed work is unlikely enough.

@@ -13,17 +13,9 @@ from typing import Any, Final, NamedTuple, TypeAlias
 
 from otel_gpu.attribution.apportion import SCALE, apportion, whole_weights
 from otel_gpu.attribution.keys import DeviceKey, ProcessOnDevice
+from otel_gpu.attribution.options import EnergyPolicy
 from otel_gpu.attribution.plain import integer, process_on_device_from, restoring
 from otel_gpu.model import ProcessKey, WorkloadKey, WorkloadRef
-
-
-class EnergyPolicy(StrEnum):
-    """Which consumers pay for power that no work explains: the GPU being on, and contexts that only exist."""
-
-    RESIDENT = "resident"
-    SM = "sm"
-    MEMORY = "memory"
-    NONE = "none"
 
 
 class Method(StrEnum):

@@ -23,12 +23,23 @@ from otel_gpu.model import DeviceMemory, GpuReading, ProcessKey
 _NO_GRANTS: Final[Mapping[WorkloadOnDevice, float]] = MappingProxyType({})
 
 
-class GpuResult(NamedTuple):
-    """What one cycle showed of one GPU that answered.
+class Visibility(NamedTuple):
+    """What one cycle shows of the users of a GPU.
 
-    ``lists_read`` is false where a process list could not be read. ``may_have_unseen_users`` is true where processes
-    that the agent cannot see may use the GPU: their number and work are unknown.
+    ``lists_read`` is false where a process list could not be read, and ``lists_complete`` also where the driver may
+    leave processes out. ``has_unexplained_memory``: memory is in use that neither lists nor evidence explain, so there
+    are further users. ``may_have_unseen_users``: processes that the agent cannot see may have used the GPU since the
+    last division of its energy; their number and work are unknown.
     """
+
+    lists_read: bool
+    lists_complete: bool
+    has_unexplained_memory: bool
+    may_have_unseen_users: bool
+
+
+class GpuResult(NamedTuple):
+    """What one cycle showed of one GPU that answered."""
 
     reading: GpuReading
     residents: Residents
@@ -40,8 +51,7 @@ class GpuResult(NamedTuple):
     energy_source: str
     short_lived: Sequence[ShortLivedProcess]
     anomalies: int
-    lists_read: bool
-    may_have_unseen_users: bool
+    visibility: Visibility
 
     def held_bytes(self, at: ProcessOnDevice) -> int | None:
         """Memory of a process: the driver's figure, else the inferred one, else ``None``."""
@@ -100,27 +110,17 @@ class GpuTracker:
             reading, residents, self._residents, cycle, owners=owners, grant_ages_s=grant_ages_s
         )
         compute = self._rows.observe(reading.utilization, cycle.window_us)
-        has_unexplained_memory = memory.unexplained_bytes >= UNEXPLAINED_BYTES or (
-            not cycle.may_infer and memory.cannot_rule_out_users
-        )
-        lists = (reading,) if reading.mig is None else reading.mig
-        lists_read = all(each.processes is not None for each in lists)
-        lists_complete = lists_read and cycle.pids_complete
-        self._add_to_interval(
-            residents,
-            compute,
-            cycle,
-            has_unexplained_memory=has_unexplained_memory or bool(short_lived),
-            complete=lists_complete,
-        )
-        unseen = not cycle.may_infer and (has_unexplained_memory or self._interval.has_unexplained_memory)
+        visibility = self._visibility(reading, memory, cycle, has_short_lived=bool(short_lived))
+        self._add_to_interval(residents, compute, cycle, visibility, has_short_lived=bool(short_lived))
         if metered is None:
             division, baseline = None, self._baseline.estimate()
         else:
-            division, baseline = self._divide(metered, reading, memory, lists_complete=lists_complete, unseen=unseen)
+            division, baseline = self._divide(metered, reading, memory, visibility)
         if metered is not None or self._interval.duration_us == 0 or not self._meter.has_read:
             self._interval = IntervalBuilder(
-                residents.keys(), complete=lists_complete, has_unexplained_memory=has_unexplained_memory
+                residents.keys(),
+                complete=visibility.lists_complete,
+                has_unexplained_memory=visibility.has_unexplained_memory,
             )
         # A process missing from one poll has not left: while /proc shows it, it stays until the ledger ends it.
         missing = {at: each for at, each in self._residents.items() if at not in residents and cycle.is_alive(at)}
@@ -136,8 +136,24 @@ class GpuTracker:
             energy_source=self._meter.source,
             short_lived=short_lived,
             anomalies=_anomalies(reading, compute, metered),
+            visibility=visibility,
+        )
+
+    def _visibility(
+        self, reading: GpuReading, memory: MemoryResult, cycle: Cycle, *, has_short_lived: bool
+    ) -> Visibility:
+        """What this cycle and, for unseen users, the interval before it show."""
+        lists = (reading,) if reading.mig is None else reading.mig
+        lists_read = all(each.processes is not None for each in lists)
+        is_unexplained = memory.unexplained_bytes >= UNEXPLAINED_BYTES or (
+            not cycle.may_infer and memory.cannot_rule_out_users
+        )
+        had_unexplained = has_short_lived or self._interval.has_unexplained_memory
+        return Visibility(
             lists_read=lists_read,
-            may_have_unseen_users=unseen,
+            lists_complete=lists_read and cycle.pids_complete,
+            has_unexplained_memory=is_unexplained,
+            may_have_unseen_users=not cycle.may_infer and (is_unexplained or had_unexplained),
         )
 
     def forget(self, ended: frozenset[ProcessOnDevice]) -> None:
@@ -164,9 +180,9 @@ class GpuTracker:
         residents: Residents,
         compute: ComputeWindow | None,
         cycle: Cycle,
+        visibility: Visibility,
         *,
-        has_unexplained_memory: bool,
-        complete: bool,
+        has_short_lived: bool,
     ) -> None:
         if cycle.window_us <= 0 and not self._interval.agent_was_away:
             return
@@ -179,15 +195,15 @@ class GpuTracker:
             {**gone, **residents},  # in this order: a pid that was reused belongs to the process that has it now
             presence,
             compute,
-            has_unexplained_memory=has_unexplained_memory,
-            complete=complete,
+            has_unexplained_memory=visibility.has_unexplained_memory or has_short_lived,
+            complete=visibility.lists_complete,
         )
 
     def _divide(
-        self, metered: Metered, reading: GpuReading, memory: MemoryResult, *, lists_complete: bool, unseen: bool
+        self, metered: Metered, reading: GpuReading, memory: MemoryResult, visibility: Visibility
     ) -> tuple[Division, BaselineEstimate]:
         """Divide the energy of the interval. The baseline and the learned power take in the interval first."""
-        interval = self._interval
+        interval, unseen = self._interval, visibility.may_have_unseen_users
         consumers = interval.consumers(memory.inferred_by_process())
         # Of users that cannot be seen, no more is known than that they did not work while the visible ones did.
         idle_us = interval.covered_us - sum(consumer.sm_us or 0 for consumer in consumers) if unseen else 0
@@ -198,7 +214,7 @@ class GpuTracker:
             utilization = sum(shares.values()) + unidentified_us / interval.covered_us
         is_usable = not (metered.anomalous or metered.reset or interval.agent_was_away) and metered.duration_s > 0
         # A GPU with users that may be invisible says nothing about being idle, only about the range of its power.
-        if is_usable and (lists_complete or unseen):
+        if is_usable and (visibility.lists_complete or unseen):
             observed = 0.0 if utilization is None and not consumers else utilization
             self._baseline.observe(
                 power_w=metered.delta_mj / 1000 / metered.duration_s,
@@ -232,7 +248,7 @@ class GpuTracker:
                 has_unexplained_memory=interval.has_unexplained_memory,
                 context_power_w=baseline.context_power_w,
                 anomalous=metered.anomalous,
-                lists_complete=lists_complete,
+                lists_complete=visibility.lists_complete,
                 may_have_unseen_users=unseen,
                 agent_was_away=interval.agent_was_away,
             ),

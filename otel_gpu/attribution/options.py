@@ -6,9 +6,15 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from otel_gpu.attribution.cost import Prices
-from otel_gpu.attribution.energy import EnergyPolicy
 
-__all__ = ["AttributionOptions", "EnergyModel", "EnergyPolicy", "Prices"]
+
+class EnergyPolicy(StrEnum):
+    """Which consumers pay for power that no work explains: the GPU being on, and contexts that only exist."""
+
+    RESIDENT = "resident"
+    SM = "sm"
+    MEMORY = "memory"
+    NONE = "none"
 
 
 class EnergyModel(StrEnum):

@@ -213,7 +213,7 @@ def _departed(ledger: Ledger, gpu_uuid: str, result: GpuResult | None, cycle: Cy
     there as far as anything shows.
     """
     residents = {} if result is None else result.residents
-    lists_read = result is not None and result.lists_read
+    lists_read = result is not None and result.visibility.lists_read
     reused = {(at.process.pid, at.device) for at in residents}
     departed = []
     for at, assignment in ledger.assignments.get(gpu_uuid, {}).items():
@@ -245,7 +245,7 @@ def _post_time(ledger: Ledger, gpu_uuid: str, result: GpuResult | None, usages: 
     allocated = [_usage_of(usages, account) for account in admit_unused_grants(ledger, gpu_uuid, cycle)]
     allocated = [usage for usage in allocated if not usage.is_present]  # the overflow account may have processes
     # Together with users that the agent cannot see, the number of holders that share a GPU's time is unknown.
-    if cycle.may_infer or (result is not None and not result.may_have_unseen_users):
+    if cycle.may_infer or (result is not None and not result.visibility.may_have_unseen_users):
         _bill(usages, allocated, result, cycle)
     for usage in allocated:  # neither busy nor idle
         usage.account.close_activity()
@@ -325,11 +325,11 @@ def _work_of(usage: Usage, result: GpuResult | None) -> tuple[bool | None, bool]
     if result is None:
         return None, False
     if result.compute is None:
-        return None, result.may_have_unseen_users
+        return None, result.visibility.may_have_unseen_users
     worked = result.compute.worked(usage.pids) if usage.pids else None
     if usage.has_missing and not worked:
         worked = None
-    return worked, result.may_have_unseen_users or result.compute.others_worked(usage.pids)
+    return worked, result.visibility.may_have_unseen_users or result.compute.others_worked(usage.pids)
 
 
 def _set_workload_states(usages: Collection[Usage], result: GpuResult) -> None:

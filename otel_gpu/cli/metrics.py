@@ -10,7 +10,7 @@ from otel_gpu.cli.stdio import stdout_paint, terminal_size, write
 from otel_gpu.metrics.catalogue import METRICS
 from otel_gpu.metrics.names import prometheus_name
 from otel_gpu.metrics.reference import attributes_text, markdown
-from otel_gpu.view.terminal import Column, table
+from otel_gpu.view.terminal import TextColumn, table
 
 _DONE: Final = 0
 _NARROWEST: Final = 20
@@ -22,7 +22,7 @@ def metrics(*, as_markdown: bool) -> int:
         write(sys.stdout, markdown())
         return _DONE
     width = terminal_size()[0]
-    columns = (Column("METRIC"), Column("KIND"), Column("UNIT"), Column("IN PROMETHEUS", drops=True))
+    columns = (TextColumn("METRIC"), TextColumn("KIND"), TextColumn("UNIT"), TextColumn("IN PROMETHEUS", drops=True))
     rows = [(metric.name, metric.kind, metric.unit, prometheus_name(metric)) for metric in METRICS]
     heading, *lines = table(columns, rows, width, stdout_paint())
     write(sys.stdout, f"{heading}\n")

@@ -6,12 +6,12 @@ import argparse
 import shlex
 import sys
 import textwrap
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any, Final, NoReturn
 
 from otel_gpu.cli import stdio
-from otel_gpu.cli.commands import COMMANDS, SETUPS, Command
-from otel_gpu.config import BY_KEY, SETTINGS, Setting, Topic, nearest
+from otel_gpu.cli.commands import COMMANDS, Command
+from otel_gpu.config import SETTINGS, Setting, Topic, nearest
 from otel_gpu.config.setting import quoted
 from otel_gpu.errors import UsageError
 from otel_gpu.version import __version__
@@ -63,20 +63,16 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
         word = unknown[0].partition("=")[0]
         problem = "there is no flag" if parsed.command is None else f"{parsed.command} does not know"
         raise UsageError(f"{problem} {quoted(unknown[0])}; {_hint(word, parsed)}")
-    if parsed.command == "setup" and parsed.what not in {None, *SETUPS}:
-        raise UsageError(f"setup does not know {quoted(parsed.what)}; {nearest(parsed.what, SETUPS)}")
+    if parsed.command is not None and (argument := COMMANDS[parsed.command].argument) is not None:
+        word = vars(parsed)[argument.name]
+        if word not in {None, *argument.choices}:
+            raise UsageError(f"{parsed.command} does not know {quoted(word)}; {nearest(word, argument.choices)}")
     return parsed
 
 
 def print_help() -> None:
     """Print the help of ``otel-gpu`` itself."""
     make_parser().print_help()
-
-
-def setting_flags(parsed: argparse.Namespace) -> dict[str, str]:
-    """The flags of settings, and ``config``, that are on the command line."""
-    words: Mapping[str, str | None] = vars(parsed)
-    return {key: text for key in ("config", *BY_KEY) if (text := words.get(key)) is not None}
 
 
 def _refuse_flags_before_the_command(arguments: Sequence[str]) -> None:
@@ -102,11 +98,13 @@ def _refuse_values(arguments: Sequence[str], command: str | None) -> None:
 
 def _hint(word: str, parsed: argparse.Namespace) -> str:
     """What to write instead of a word that the command on the line does not know."""
+    command = COMMANDS.get(parsed.command)
+    argument = None if command is None else command.argument
     if not word.startswith("-"):
-        return (
-            f"{parsed.command} takes {'one thing to set up, and flags' if parsed.command == 'setup' else 'flags only'}"
-        )
-    own = ["version"] if parsed.command is None else [name for name in vars(parsed) if name not in {"command", "what"}]
+        takes = "flags only" if argument is None else f"one {argument.name.upper()}, and flags"
+        return f"{parsed.command} takes {takes}"
+    not_flags = {"command", "" if argument is None else argument.name}
+    own = ["version"] if command is None else [name for name in vars(parsed) if name not in not_flags]
     others = [each.name for each in COMMANDS.values() if word in each.flag_names]
     if others:
         return f"it is a flag of {', '.join(others)}"
@@ -137,7 +135,8 @@ def make_parser() -> argparse.ArgumentParser:
 
 
 def _add(commands: argparse._SubParsersAction[Any], command: Command) -> None:
-    what = " [WHAT]" if command.name == "setup" else ""
+    argument = command.argument
+    what = "" if argument is None else f" [{argument.name.upper()}]"
     parser: argparse.ArgumentParser = commands.add_parser(
         command.name,
         prog=f"otel-gpu {command.name}",
@@ -151,8 +150,9 @@ def _add(commands: argparse._SubParsersAction[Any], command: Command) -> None:
     )
     own = parser.add_argument_group("Flags")
     own.add_argument("-h", "--help", action="help", help="show this help")
-    if command.name == "setup":
-        own.add_argument("what", nargs="?", metavar="WHAT", help=f"what to set up: {', '.join(SETUPS)}")
+    if argument is not None:
+        text = f"{argument.help}: {', '.join(argument.choices)}"
+        own.add_argument(argument.name, nargs="?", metavar=argument.name.upper(), help=text)
     for flag in command.flags:
         own.add_argument(f"--{flag.name}", **flag.options)
     if command.settings:

@@ -2,28 +2,17 @@
 
 from __future__ import annotations
 
-import argparse
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
 from otel_gpu.cli.stdio import write
-from otel_gpu.config import Config
 from otel_gpu.config.values import duration_s
 from otel_gpu.control.protocol import MAX_PAUSE_S, RESUME, describe_pause, describe_resume, pause_request, request
 from otel_gpu.errors import Unavailable, UsageError
 
 _DONE: Final = 0
-
-
-def pause_or_resume(config: Config, environment: Mapping[str, str], parsed: argparse.Namespace) -> int:
-    """Send the command on the line to the running agent."""
-    paths = config.state.control_socket.client_paths(environment)
-    if parsed.command == "resume":
-        return resume(paths)
-    duration = vars(parsed)["for"]
-    return pause(paths, for_s=None if duration is None else parse_pause_s(duration))
 
 
 def parse_pause_s(text: str) -> float:

@@ -1,20 +1,30 @@
-"""``otel-gpu setup accounting``."""
+"""``otel-gpu setup``."""
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Final
 
 from otel_gpu.cli.logs import show_progress
 from otel_gpu.cli.stdio import write
 from otel_gpu.config import Config
+from otel_gpu.errors import UsageError
 from otel_gpu.sources.nvml.accounting import GpuAccounting, Mode, accounting, is_done
 from otel_gpu.sources.nvml.api import NvmlApi
 from otel_gpu.view.terminal import cells, pad, printable
 
 _DONE: Final = 0
 _FAILED: Final = 1
+
+
+def list_setups(setups: Mapping[str, str], *, off: bool) -> int:
+    """Print what can be set up, with its meaning. UsageError for ``--off`` without one of them."""
+    if off:
+        raise UsageError(f"--off needs what to switch off: otel-gpu setup {'|'.join(setups)} --off")
+    for what, meaning in setups.items():
+        write(sys.stdout, f"{what}  {meaning}\n")
+    return _DONE
 
 
 def setup_accounting(config: Config, *, off: bool) -> int:

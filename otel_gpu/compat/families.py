@@ -19,9 +19,9 @@ from otel_gpu.compat.fields import (
     process_energies,
     processes,
 )
-from otel_gpu.compat.schema import Aggregation, Family, Kind
+from otel_gpu.compat.schema import Aggregation, Family, FamilyType
 
-_GAUGE, _COUNTER = Kind.GAUGE, Kind.COUNTER
+_GAUGE, _COUNTER = FamilyType.GAUGE, FamilyType.COUNTER
 
 # ---------------------------------------------------------------------------- gpu-inference
 

@@ -48,7 +48,7 @@ class _LabelledSubjects:
 def _family(family: Family[Any], prefix: str, subjects: _LabelledSubjects) -> Iterator[str]:
     name = f"{prefix}{family.name}"
     yield f"# HELP {name} {help_text(family.help)}"
-    yield f"# TYPE {name} {family.kind}"
+    yield f"# TYPE {name} {family.type}"
     for labels, value in _series(family, subjects).items():
         yield f"{name}{{{labels}}} {value!r}" if labels else f"{name} {value!r}"
 

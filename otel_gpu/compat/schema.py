@@ -12,7 +12,7 @@ from otel_gpu.metrics.rows import ReportRows
 S = TypeVar("S")
 
 
-class Kind(StrEnum):
+class FamilyType(StrEnum):
     """The Prometheus type of a family."""
 
     GAUGE = "gauge"
@@ -40,7 +40,7 @@ class Family(Generic[S]):
     """One metric of another exporter: its subjects, its labels, its value. A value of ``None`` has no series."""
 
     name: str
-    kind: Kind
+    type: FamilyType
     help: str
     subjects: Callable[[RenderContext], Iterable[S]]
     labels: tuple[tuple[str, Callable[[S], str]], ...]

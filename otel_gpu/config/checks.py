@@ -5,13 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Final, NoReturn
 
-from otel_gpu.bounded_io import TooLarge, read_file
+from otel_gpu.bounded_io import MAX_PEM_BYTES, TooLarge, read_file
 from otel_gpu.config.compat import check_flags
 from otel_gpu.config.groups import Exporter, Protocol
 from otel_gpu.config.resolution import Loaded
 from otel_gpu.errors import UsageError
 
-_LARGEST_BYTES: Final = 1 << 20
 _FILES: Final = ("otlp-certificate", "otlp-client-certificate", "otlp-client-key")
 _OR_TLS: Final = "or use an https:// endpoint"
 
@@ -112,7 +111,7 @@ def _check_pair(loaded: Loaded, certificate: Path, client_key: Path | None) -> N
 
 def _read(loaded: Loaded, key: str, path: Path) -> bytes:
     try:
-        return read_file(path, _LARGEST_BYTES)
+        return read_file(path, MAX_PEM_BYTES)
     except OSError as error:
         _refuse(loaded, key, f"cannot be read: {error.strerror}")
     except TooLarge as error:

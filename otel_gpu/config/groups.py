@@ -8,7 +8,8 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any, Final
 
-from otel_gpu.attribution.options import AttributionOptions, EnergyModel, EnergyPolicy, Prices
+from otel_gpu.attribution.cost import Prices
+from otel_gpu.attribution.options import AttributionOptions, EnergyModel, EnergyPolicy
 from otel_gpu.config.values import Address, ControlSocket, Daemon, Endpoint, StateDir
 
 CONTAINER_LABEL: Final = "container.label."

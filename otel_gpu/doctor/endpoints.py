@@ -12,7 +12,7 @@ from functools import partial
 from pathlib import Path
 from typing import Final
 
-from otel_gpu.bounded_io import read_file
+from otel_gpu.bounded_io import MAX_PEM_BYTES, read_file
 from otel_gpu.config import Config
 from otel_gpu.config.groups import Exporter, Protocol
 from otel_gpu.config.values import Address
@@ -144,7 +144,7 @@ def _own_certificate(web_config: Path) -> bytes:
         tls = read_web_config(web_config).tls if web_config.is_file() else None  # a pipe would block
         pem = "" if tls is None else tls.cert.text or ""
         if tls is not None and tls.cert.path is not None and tls.cert.path.is_file():
-            pem = read_file(tls.cert.path, 1 << 20).decode("ascii", "ignore")
+            pem = read_file(tls.cert.path, MAX_PEM_BYTES).decode("ascii", "ignore")
         first = _PEM.search(pem)
         return ssl.PEM_cert_to_DER_cert(first[0]) if first else b""
     except (OtelGpuError, OSError, ValueError):

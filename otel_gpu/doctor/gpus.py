@@ -9,6 +9,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Final
 
+from otel_gpu.bounded_io import TooLarge, read_file
 from otel_gpu.doctor.findings import Finding, Verdict, blind, counted, degraded, ok, unused
 from otel_gpu.model import GpuHealth, GpuReading
 from otel_gpu.sources.base import GpuRead
@@ -38,6 +39,8 @@ _PERSISTENCE_FIX: Final = "as root: systemctl enable --now nvidia-persistenced, 
 
 # Both flavours: "NVIDIA UNIX x86_64 Kernel Module  570.124.06  …", "NVIDIA UNIX Open Kernel Module for x86_64  570…".
 _MODULE: Final = re.compile(r"Kernel Module(?:\s+for\s+\S+)?\s+([0-9]{1,5}(?:\.[0-9]{1,5}){1,3})\b")
+_MAX_VERSION_BYTES: Final = 4096
+"""Of /proc/driver/nvidia/version, which has two lines."""
 
 
 # ---------------------------------------------------------------------------- NVML, driver, GPUs
@@ -52,8 +55,9 @@ def parse_module_version(text: str) -> str | None:
 def read_module_version(proc_root: Path) -> str | None:
     """The version of the loaded kernel module; ``None`` if none is loaded."""
     try:
-        return parse_module_version((proc_root / "driver/nvidia/version").read_text("utf-8", "replace"))
-    except OSError:
+        version = read_file(proc_root / "driver/nvidia/version", _MAX_VERSION_BYTES)
+        return parse_module_version(version.decode("utf-8", "replace"))
+    except (OSError, TooLarge):
         return None
 
 

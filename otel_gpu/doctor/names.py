@@ -9,7 +9,7 @@ from typing import Final
 
 from otel_gpu.config.groups import Environment
 from otel_gpu.doctor.findings import Finding, counted, degraded, ok, unused
-from otel_gpu.model import GpuReading, SourceState, WorkloadKind, WorkloadNames, WorkloadRef
+from otel_gpu.model import NAMEABLE_KINDS, GpuReading, SourceState, WorkloadKind, WorkloadNames, WorkloadRef
 from otel_gpu.sources.base import NameRead
 from otel_gpu.sources.names.candidates import Kind, Presence, SourceCandidate
 from otel_gpu.sources.names.resolver import NameResolver
@@ -84,7 +84,7 @@ def _source(answer: SourceAnswer) -> Finding:
 def _nameless(answers: Sequence[SourceAnswer], workloads: Collection[WorkloadRef]) -> Iterator[Finding]:
     names = NameResolver().resolve([each.read for each in answers if each.read is not None], workloads, ()).names
     named = {key for key, known in names.items() if known != WorkloadNames()}
-    nameable = {ref.key: ref for ref in workloads if ref.kind in {WorkloadKind.CONTAINER, WorkloadKind.SLURM_JOB}}
+    nameable = {ref.key: ref for ref in workloads if ref.kind in NAMEABLE_KINDS}
     nameless = [ref for _, ref in sorted(nameable.items()) if ref.key not in named]
     what = "container or job on a GPU" if len(nameable) == 1 else "containers and jobs on GPUs"
     if nameless:
@@ -97,7 +97,7 @@ def _nameless(answers: Sequence[SourceAnswer], workloads: Collection[WorkloadRef
 
 
 def _short(ref: WorkloadRef) -> str:
-    return ref.id[:_SHORT_ID] if ref.outer_container_id is None else ref.unnamed
+    return ref.id[:_SHORT_ID] if ref.outer_container_id is None else ref.id_label
 
 
 # ---------------------------------------------------------------------------- fixes of names

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
+from otel_gpu.bounded_io import TooLarge, read_file
 from otel_gpu.doctor.findings import Finding, Verdict, blind, degraded, ok, unused
 from otel_gpu.doctor.gpus import listed_pids
 from otel_gpu.model import SourceState, UnreadableReason
@@ -23,6 +24,9 @@ from otel_gpu.sources.proc.pid_trust import pid_trust
 
 _NEEDED: Final = {"SYS_PTRACE": 19, "DAC_READ_SEARCH": 2}
 """Capabilities and their bits in linux/capability.h."""
+
+_MAX_STATUS_BYTES: Final = 64 << 10
+"""Of /proc/<pid>/status, which has about 1.5 KB and, for a process in thousands of groups, some ten more."""
 
 _CAPABILITIES: Final = re.compile(r"^CapEff:[ \t]+([0-9a-f]{1,16})$", re.MULTILINE)
 CAPABILITIES_FIX: Final = (
@@ -184,8 +188,9 @@ def parse_capabilities(text: str) -> int | None:
 def check_capabilities(own_proc: Path = Path("/proc"), *, in_pod: bool = False) -> Finding:
     """Check the capabilities of this process. A sidecar needs none."""
     try:
-        mask = parse_capabilities((own_proc / "self/status").read_text("utf-8", "replace"))
-    except OSError:
+        status = read_file(own_proc / "self/status", _MAX_STATUS_BYTES)
+        mask = parse_capabilities(status.decode("utf-8", "replace"))
+    except (OSError, TooLarge):
         mask = None
     if mask is None:
         return degraded("capabilities", f"unknown: {own_proc}/self/status does not contain them", _MOUNT_FIX)

@@ -15,6 +15,7 @@ from otel_gpu.model import (
     SourceState,
     WorkloadGpu,
     WorkloadReport,
+    pod_uid_of,
 )
 
 Object = dict[str, Any]
@@ -77,7 +78,7 @@ def _workload(workload: WorkloadReport) -> Object:
         "name": workload.display_name,
         "namespace": names.namespace if names is not None else None,
         "pod": names.pod if names is not None else None,
-        "pod_uid": (names.pod_uid if names is not None else None) or workload.ref.pod_uid,
+        "pod_uid": pod_uid_of(workload.ref, names),
         "container": names.container if names is not None else None,
         "image": names.image if names is not None else None,
         "gpus": [_workload_gpu(part) for part in workload.reported_gpus],

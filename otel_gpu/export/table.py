@@ -7,10 +7,10 @@ from collections.abc import Sequence
 from typing import Final
 
 from otel_gpu.model import GpuReport, MemorySplit, Report
+from otel_gpu.view.columns import PROCESS_COLUMNS
 from otel_gpu.view.model import Bar, GpuView, ProcessRow, View, ordered
-from otel_gpu.view.terminal import Column, Paint, Style, cells, printable, shorten, table
+from otel_gpu.view.terminal import TONE_STYLES, Paint, Style, TextColumn, Tone, cells, printable, shorten, table
 from otel_gpu.view.text import BAR_MARKS, LEGEND, MARKS, MIB, SIMULATED_HOST, UNKNOWN, bar, utc, whole
-from otel_gpu.view.tones import TONE_STYLES, Tone
 
 _LEAST_LINES: Final = 3
 """Least lines of each table on a small screen: heading, first row, number of further rows."""
@@ -18,7 +18,7 @@ _LEAST_LINES: Final = 3
 _WIDE: Final = 100
 """Width in columns from which memory is drawn as a long bar."""
 
-_PROCESS_KEYS: Final = ("pid", "name", "gpu", "memory", "sm", "power", "state")
+_PROCESS_KEYS: Final = tuple(each.column.key for each in PROCESS_COLUMNS if not each.is_total)
 """Columns of processes. Totals are left out: ``once`` takes two samples."""
 
 
@@ -113,14 +113,14 @@ def _cut(tables: Sequence[list[str]], room: int, paint: Paint) -> list[list[str]
 
 def _gpus(view: View, width: int, paint: Paint) -> list[str]:
     columns = (
-        Column("GPU", right=True),
-        Column("NAME", shrinks=True),
-        Column("MEMORY", drops=True),
-        Column("USED", right=True),
-        Column("UTIL", right=True),
-        Column("POWER", right=True),
-        Column("TEMP", right=True),
-        Column("STATE"),
+        TextColumn("GPU", right=True),
+        TextColumn("NAME", shrinks=True),
+        TextColumn("MEMORY", drops=True),
+        TextColumn("USED", right=True),
+        TextColumn("UTIL", right=True),
+        TextColumn("POWER", right=True),
+        TextColumn("TEMP", right=True),
+        TextColumn("STATE"),
     )
     bar_cells = 20 if width >= _WIDE else 10
     rows = [row for gpu in view.gpus for row in _gpu_rows(gpu, bar_cells)]
@@ -144,9 +144,9 @@ def _gpu_rows(gpu: GpuView, bar_cells: int) -> list[list[str]]:
 def _workloads(view: View, width: int, paint: Paint) -> list[str]:
     """A row for each workload and GPU, also for one that ended in the window: its power is part of the GPU's."""
     columns = (
-        Column("WORKLOAD", shrinks=True, ends=True),
-        Column("WHERE", shrinks=True, drops=True, ends=True),
-        *(Column(column.name.upper(), right=column.is_number) for column in view.part_columns),
+        TextColumn("WORKLOAD", shrinks=True, ends=True),
+        TextColumn("WHERE", shrinks=True, drops=True, ends=True),
+        *(TextColumn(column.name.upper(), right=column.is_number) for column in view.part_columns),
     )
     rows = [
         [workload.name, workload.origin, *texts]
@@ -168,17 +168,16 @@ def _processes(view: View, width: int, paint: Paint) -> list[str]:
         return (1 if memory is None else -memory), pid or 0
 
     uses = sorted(((row.name, process) for row in view.workloads for process in row.processes), key=largest_first)
-    rows = [[name, *(process.cells[each].text for each in at)] for name, process in uses]
-    columns = (
-        Column("WORKLOAD", shrinks=True, ends=True),
-        *(
-            Column(column.name.upper(), right=column.is_number, shrinks=column.key == "name")
-            for column in (view.process_columns[each] for each in at)
-        ),
-    )
-    order = (1, 2, 0, *range(3, len(columns)))  # PID, process, workload
-    rows = [[row[each] for each in order] for row in rows]
-    return table([columns[each] for each in order], rows, width, paint) if rows else [view.no_processes]
+    columns = [
+        TextColumn(column.name.upper(), right=column.is_number, shrinks=column.key == "name")
+        for column in (view.process_columns[each] for each in at)
+    ]
+    rows = [[process.cells[each].text for each in at] for _, process in uses]
+    after_name = _PROCESS_KEYS.index("name") + 1
+    columns.insert(after_name, TextColumn("WORKLOAD", shrinks=True, ends=True))
+    for (name, _), row in zip(uses, rows, strict=True):
+        row.insert(after_name, name)
+    return table(columns, rows, width, paint) if rows else [view.no_processes]
 
 
 # ---------------------------------------------------------------------------- sums
@@ -207,7 +206,7 @@ def _sums_table(report: Report, *, energy_too: bool) -> list[str]:
     for gpu in report.gpus:
         memory = _memory_sum(gpu.memory, overcounted=overcounted)
         rows.append([str(gpu.identity.index), *memory, *(_energy_sum(gpu) if energy_too else [])])
-    return table([Column(heading, right=True) for heading in headings], rows, 0, Paint(enabled=False))
+    return table([TextColumn(heading, right=True) for heading in headings], rows, 0, Paint(enabled=False))
 
 
 def _memory_sum(split: MemorySplit | None, *, overcounted: bool) -> list[str]:

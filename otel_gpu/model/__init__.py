@@ -5,6 +5,7 @@ Units are in the names. ``None`` means "unknown": never zero, never a sentinel.
 
 from otel_gpu.model.identity import (
     HOST_WORKLOAD,
+    NAMEABLE_KINDS,
     OVERFLOW_PROCESS,
     OVERFLOW_WORKLOAD,
     START_UNKNOWN,
@@ -17,6 +18,7 @@ from otel_gpu.model.identity import (
     WorkloadKind,
     WorkloadNames,
     WorkloadRef,
+    pod_uid_of,
 )
 from otel_gpu.model.report import (
     Cost,
@@ -60,6 +62,7 @@ from otel_gpu.model.snapshot import (
 
 __all__ = [
     "HOST_WORKLOAD",
+    "NAMEABLE_KINDS",
     "NO_NAMES",
     "NO_PROCESSES",
     "NO_UNREADABLE",
@@ -106,5 +109,6 @@ __all__ = [
     "WorkloadNames",
     "WorkloadRef",
     "WorkloadReport",
+    "pod_uid_of",
     "workload_state",
 ]

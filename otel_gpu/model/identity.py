@@ -28,6 +28,9 @@ class WorkloadKind(StrEnum):
     HOST = "host"
 
 
+NAMEABLE_KINDS: Final = frozenset({WorkloadKind.CONTAINER, WorkloadKind.SLURM_JOB})
+"""Kinds whose names come from a name source. All others are named by their cgroup."""
+
 WorkloadKey: TypeAlias = tuple[str, str]
 """A workload's kind and id."""
 
@@ -61,11 +64,13 @@ class WorkloadRef:
         object.__setattr__(self, "key", (self.kind, own_id))
 
     @property
-    def unnamed(self) -> str:
+    def id_label(self) -> str:
         """The label of a workload without a name: its id, after the outer container's; shortened as engines do."""
         if self.outer_container_id is None:
             return self.id
         return "/".join(each[:_SHORT] if len(each) == _LONG else each for each in (self.outer_container_id, self.id))
+
+    unnamed = id_label
 
     def __hash__(self) -> int:
         """Hash the key: equal references have equal keys."""
@@ -113,6 +118,11 @@ class WorkloadNames(NamedTuple):
         )
 
 
+def pod_uid_of(ref: WorkloadRef, names: WorkloadNames | None) -> str | None:
+    """The uid of a workload's pod, if it is known: by its cgroup, which no name can change, else by its names."""
+    return ref.pod_uid or (None if names is None else names.pod_uid)
+
+
 @dataclass(frozen=True, slots=True)
 class Pod:
     """A Kubernetes pod: its uid, its name and namespace, or both."""
@@ -123,7 +133,7 @@ class Pod:
 
     def has(self, ref: WorkloadRef, names: WorkloadNames | None) -> bool:
         """Whether a workload is in this pod: by uid where both are known, since names are reused, else by name."""
-        uid = ref.pod_uid or (None if names is None else names.pod_uid)
+        uid = pod_uid_of(ref, names)
         if uid is not None and self.uid is not None:
             return uid == self.uid
         if names is None or self.name is None or self.namespace is None:

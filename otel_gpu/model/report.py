@@ -240,7 +240,7 @@ class WorkloadReport(NamedTuple):
     def display_name(self) -> str:
         """The best name known, else the id."""
         names = self.names
-        return (names is not None and (names.title or names.container)) or self.ref.unnamed
+        return (names is not None and (names.title or names.container)) or self.ref.id_label
 
 
 class ProcessReport(NamedTuple):

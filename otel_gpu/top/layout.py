@@ -14,7 +14,7 @@ GAP: Final = "  "
 
 
 @dataclass(frozen=True, slots=True)
-class Column(Generic[T]):
+class ScreenColumn(Generic[T]):
     """A column of rows of ``T``. Columns with a higher ``rank`` are dropped first; rank 0 stays.
 
     ``least`` is its minimum width in cells, so that changing figures do not move other columns. A column that
@@ -35,7 +35,7 @@ class Column(Generic[T]):
 class Fitted(Generic[T]):
     """A column with its width in cells."""
 
-    column: Column[T]
+    column: ScreenColumn[T]
     width: int
 
     def cell(self, text: str) -> str:
@@ -44,7 +44,7 @@ class Fitted(Generic[T]):
         return pad(kept, self.width, right=self.column.right)
 
 
-def fit(columns: Sequence[Column[T]], rows: Sequence[T], width: int, keep: str = "") -> list[Fitted[T]]:
+def fit(columns: Sequence[ScreenColumn[T]], rows: Sequence[T], width: int, keep: str = "") -> list[Fitted[T]]:
     """The columns that fit ``width`` cells. The column with the key ``keep`` is never dropped."""
     kept = list(columns)
     natural = {

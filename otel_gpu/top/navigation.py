@@ -9,6 +9,7 @@ from enum import Enum, auto
 from typing import Final
 
 from otel_gpu.top import terminal as keys
+from otel_gpu.view.columns import WORKLOAD_COLUMNS, ColumnOf, Figures
 from otel_gpu.view.model import Detail, ProcessRow, Sort, View, WorkloadRow, ordered
 
 _LONGEST_FILTER: Final = 200
@@ -52,19 +53,12 @@ class Order:
     column: str
 
 
-ORDERS: Final[Mapping[str, Order]] = {
-    order.key: order
-    for order in (
-        Order("n", "name", "name"),
-        Order("g", "GPU", "gpu"),
-        Order("m", "memory", "memory"),
-        Order("s", "SM", "sm"),
-        Order("w", "power", "power"),
-        Order("e", "energy", "energy"),
-        Order("i", "idle", "idle"),
-        Order("c", "cost", "cost"),
-    )
-}
+def _order(column: ColumnOf[Figures]) -> Order:
+    key, name = column.column.key, column.column.name
+    return Order(column.shortcut, name if name.isupper() else key, key)
+
+
+ORDERS: Final[Mapping[str, Order]] = {each.shortcut: _order(each) for each in WORKLOAD_COLUMNS if each.shortcut}
 """In the order of the columns."""
 
 

@@ -5,15 +5,16 @@ from __future__ import annotations
 import base64
 import contextlib
 import http.client
+import io
 import socket
 import ssl
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
-from typing import BinaryIO, Final
+from typing import Any, Final
 from urllib.parse import SplitResult, unquote, urlsplit
 
-from otel_gpu.bounded_io import one_line, parse_json
+from otel_gpu.bounded_io import Deadline, DeadlineReader, LineSplitter, one_line, parse_json
 from otel_gpu.errors import OtelGpuError, Unavailable, UsageError
 from otel_gpu.top.latest import LatestView
 from otel_gpu.version import __version__
@@ -26,9 +27,10 @@ _VIEW_EVENT: Final = "view"
 _DOCUMENT_EVENT: Final = "attribution"
 _CONNECT_S: Final = 10.0
 _SILENCE_S: Final = 40.0
-"""An agent sends a comment after 15 s without a cycle; one that is silent for so long is gone."""
+"""An agent sends a comment after 15 s without a cycle; one that ends no line for so long is gone."""
 
-_LONGEST_LINE: Final = 64 << 20
+_MAX_LINE_BYTES: Final = 64 << 20
+_CHUNK_BYTES: Final = 64 << 10
 _LONGEST_ANSWER: Final = 200
 _LONGEST_QUOTE: Final = 40
 _TLS_ALERT: Final = "\x15\x03"
@@ -81,6 +83,23 @@ def _authorization(parts: SplitResult) -> str | None:
         return None
     pair = f"{unquote(parts.username)}:{unquote(parts.password or '')}"
     return "Basic " + base64.b64encode(pair.encode("utf-8")).decode("ascii")
+
+
+class _Response(http.client.HTTPResponse):
+    """Reads the status, the headers and then each line by a deadline: the timeout of a socket is that of one read."""
+
+    def __init__(self, sock: socket.socket, *arguments: Any, **named: Any) -> None:
+        super().__init__(sock, *arguments, **named)
+        self.reader = DeadlineReader(self.fp.detach(), sock, Deadline(_CONNECT_S))
+        self.fp = io.BufferedReader(self.reader)
+
+    def chunks(self) -> Iterator[bytes]:
+        """What has arrived, until the end of the stream. TimeoutError if a line does not end in time."""
+        self.reader.deadline = Deadline(_SILENCE_S)
+        while chunk := self.read1(_CHUNK_BYTES):
+            if b"\n" in chunk:
+                self.reader.deadline = Deadline(_SILENCE_S)
+            yield chunk
 
 
 class RemoteViews:
@@ -136,6 +155,7 @@ class RemoteViews:
             connection = http.client.HTTPSConnection(target.host, target.port, timeout=_CONNECT_S, context=context)
         else:
             connection = http.client.HTTPConnection(target.host, target.port, timeout=_CONNECT_S)
+        connection.response_class = _Response
         try:
             self._read(self._request(connection))
         except (OSError, http.client.HTTPException) as error:
@@ -144,14 +164,14 @@ class RemoteViews:
             connection.close()
         raise Unavailable("it closed the connection")
 
-    def _request(self, connection: http.client.HTTPConnection) -> http.client.HTTPResponse:
+    def _request(self, connection: http.client.HTTPConnection) -> _Response:
         headers = {"Accept": "text/event-stream", "User-Agent": f"otel-gpu/{__version__}"}
         if self._agent.authorization is not None:
             headers["Authorization"] = self._agent.authorization
         connection.request("GET", self._agent.path + _PATH, headers=headers)
         self._socket = connection.sock  # the connection drops it with the response
         response = connection.getresponse()
-        self._socket.settimeout(_SILENCE_S)
+        assert isinstance(response, _Response)
         kind = response.headers.get_content_type()
         if response.status == http.HTTPStatus.UNAUTHORIZED:
             raise UsageError("it requires a user and a password; docs/top.md shows how to give them")
@@ -163,9 +183,9 @@ class RemoteViews:
             raise UsageError(f"not an otel-gpu agent, or an old one: {returned}")
         return response
 
-    def _read(self, response: http.client.HTTPResponse) -> None:
+    def _read(self, response: _Response) -> None:
         has_view = False
-        for name, data in events(response):
+        for name, data in events(response.chunks()):
             if self._stop.is_set():
                 return
             if name == _DOCUMENT_EVENT and has_view:  # the same cycle for programs
@@ -191,7 +211,7 @@ class RemoteViews:
         self._latest.put(view._replace(history=self._history))
 
 
-def _parsed(data: str) -> object:
+def _parsed(data: bytes) -> object:
     """The JSON of an event; ``None`` if it is invalid."""
     try:
         return parse_json(data)
@@ -199,23 +219,22 @@ def _parsed(data: str) -> object:
         return None
 
 
-def events(stream: BinaryIO | http.client.HTTPResponse) -> Iterator[tuple[str, str]]:
-    """Names and data of server-sent events (HTML, 9.2.6). An agent sends each with one line of data."""
-    name, data = "", ""
-    while line := stream.readline(_LONGEST_LINE):
-        if not line.endswith(b"\n"):  # cut off, or longer than any view
-            return
-        text = line.decode("utf-8", "replace").rstrip("\r\n")
-        field_, _, value = text.partition(":")
-        value = value.removeprefix(" ")
-        if field_ == "event":
-            name = value
-        elif field_ == "data":
-            data = value
-        elif not text:
-            if data:
-                yield name, data
-            name, data = "", ""
+def events(chunks: Iterable[bytes]) -> Iterator[tuple[str, bytes]]:
+    """Names and data of server-sent events (HTML, 9.2.6). An agent sends each with one line of data, its last line.
+
+    Raises Unavailable for a line that is longer than any view.
+    """
+    name, lines = "", LineSplitter(_MAX_LINE_BYTES)
+    for line in (line for chunk in chunks for line in lines.feed(chunk)):
+        if line is None:
+            raise Unavailable(f"not an otel-gpu agent: it sends a line of over {_MAX_LINE_BYTES >> 20} MiB")
+        field_, _, value = line.partition(b":")
+        value = value.removeprefix(b" ")
+        if field_ == b"event":
+            name = value.decode("utf-8", "replace")
+        elif field_ == b"data":
+            yield name, value
+            name = ""
 
 
 def _classified(error: Exception, *, tls: bool) -> OtelGpuError:

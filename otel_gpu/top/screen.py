@@ -8,12 +8,11 @@ from typing import Final
 
 from otel_gpu.top.latest import Latest, Outage
 from otel_gpu.top.layout import Canvas, Piece
-from otel_gpu.top.navigation import Navigation, Overlay, available_orders
+from otel_gpu.top.navigation import ORDERS, Navigation, Overlay, available_orders
 from otel_gpu.top.tables import gpu_lines, workload_lines
 from otel_gpu.view.model import View
-from otel_gpu.view.terminal import Style, cells, printable, shorten
+from otel_gpu.view.terminal import TONE_STYLES, Style, Tone, cells, printable, shorten
 from otel_gpu.view.text import BAR_MARKS, KEY, LEGEND, plural, utc
-from otel_gpu.view.tones import TONE_STYLES, Tone
 
 LEAST_COLUMNS: Final = 40
 LEAST_ROWS: Final = 10
@@ -27,7 +26,7 @@ _CLOCK: Final = "%H:%M:%S UTC"
 _HELP: Final = (
     ("up down j k", "select a line; PgUp and PgDn move by a screen, Home and End to the ends"),
     ("p Enter", "open or close the selected workload: its names, reasons and processes"),
-    ("m s w e i c n g", "sort by memory, SM, power, energy, idle, cost, name, GPU; again: reverse"),
+    (" ".join(ORDERS), f"sort by {', '.join(order.name for order in ORDERS.values())}; again: reverse"),
     ("< > r", "sort by the column to the left or right; reverse the order"),
     ("/", "filter: every word must be in names, image, kind, state or processes; gpu 0 is that GPU"),
     ("Enter Esc", "keep the filter; clear it"),

@@ -6,11 +6,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
-from otel_gpu.top.layout import GAP, Canvas, Column, Fitted, Piece, fit, row
+from otel_gpu.top.layout import GAP, Canvas, Fitted, Piece, ScreenColumn, fit, row
 from otel_gpu.top.navigation import Line, Navigation
 from otel_gpu.view.history import SLOTS
 from otel_gpu.view.model import Bar, GpuView, History, ProcessRow, Slot, View, WorkloadRow
-from otel_gpu.view.terminal import Style, pad, shorten
+from otel_gpu.view.terminal import TONE_STYLES, Style, pad, shorten
 from otel_gpu.view.text import (
     BAR_MARKS,
     FREE,
@@ -23,7 +23,6 @@ from otel_gpu.view.text import (
     plural,
     whole,
 )
-from otel_gpu.view.tones import TONE_STYLES
 
 _BAR: Final = "MEMORY"
 _KIND_STYLES: Final = {
@@ -77,20 +76,22 @@ class _Device:
         return text if self.is_gpu else ""
 
 
-_GPU_COLUMNS: Final[tuple[Column[_Device], ...]] = (
-    Column("GPU", lambda device: device.of_gpu(str(device.gpu.number)), right=True),
-    Column("NAME", lambda device: device.name, rank=2, gives=10),
-    Column(_BAR, lambda _: "", rank=1, least=40, gives=8),
-    Column("USED", lambda device: device.bar.used, right=True, least=13),
-    Column("UTIL", lambda device: device.of_gpu(device.gpu.utilization.cell.text), rank=3, right=True, least=5),
-    Column("POWER", lambda device: device.of_gpu(device.gpu.power.cell.text), rank=4, right=True, least=5),
-    Column("TEMP", lambda device: device.of_gpu(device.gpu.temperature.cell.text), rank=5, right=True, least=5),
-    Column("STATE", lambda device: device.of_gpu(device.gpu.state), gives=6),
+_GPU_COLUMNS: Final[tuple[ScreenColumn[_Device], ...]] = (
+    ScreenColumn("GPU", lambda device: device.of_gpu(str(device.gpu.number)), right=True),
+    ScreenColumn("NAME", lambda device: device.name, rank=2, gives=10),
+    ScreenColumn(_BAR, lambda _: "", rank=1, least=40, gives=8),
+    ScreenColumn("USED", lambda device: device.bar.used, right=True, least=13),
+    ScreenColumn("UTIL", lambda device: device.of_gpu(device.gpu.utilization.cell.text), rank=3, right=True, least=5),
+    ScreenColumn("POWER", lambda device: device.of_gpu(device.gpu.power.cell.text), rank=4, right=True, least=5),
+    ScreenColumn("TEMP", lambda device: device.of_gpu(device.gpu.temperature.cell.text), rank=5, right=True, least=5),
+    ScreenColumn("STATE", lambda device: device.of_gpu(device.gpu.state), gives=6),
 )
 
 
 _HOUR_CELLS: Final = 24
-_HOUR: Final[Column[_Device]] = Column("UTIL, LAST HOUR", lambda device: device.hour, rank=6, least=_HOUR_CELLS)
+_HOUR: Final[ScreenColumn[_Device]] = ScreenColumn(
+    "UTIL, LAST HOUR", lambda device: device.hour, rank=6, least=_HOUR_CELLS
+)
 _WIDE: Final = 120
 """In so many cells the last hour fits beside a readable bar."""
 
@@ -188,7 +189,7 @@ def sparkline(ratios: Sequence[float | None], width: int) -> str:
 
 
 class _Layout(NamedTuple):
-    """How a column of the view behaves where there is little room; see ``layout.Column``."""
+    """How a column of the view behaves where there is little room; see ``layout.ScreenColumn``."""
 
     rank: int
     least: int = 1
@@ -210,7 +211,7 @@ _LAYOUTS: Final = {
 _NEW_COLUMN: Final = _Layout(10)
 """A column that this version does not know."""
 
-_WHERE: Final[Column[Line]] = Column(
+_WHERE: Final[ScreenColumn[Line]] = ScreenColumn(
     "WHERE", lambda line: "" if line.process else line.workload.origin, rank=9, gives=16, ends=True
 )
 
@@ -232,12 +233,12 @@ class _Cells:
         return f"  {line.process.cells[0].text} {text}" if self._is_name else text
 
 
-def _columns(view: View) -> list[Column[Line]]:
-    columns: list[Column[Line]] = []
+def _columns(view: View) -> list[ScreenColumn[Line]]:
+    columns: list[ScreenColumn[Line]] = []
     for column in view.columns:
         rank, least, gives, ends = _LAYOUTS.get(column.key, _NEW_COLUMN)
         columns.append(
-            Column(
+            ScreenColumn(
                 column.name.upper(),
                 _Cells(view, column.key),
                 rank=rank,

@@ -9,14 +9,15 @@ from dataclasses import dataclass
 from typing import Final, NamedTuple
 from zlib import crc32
 
-from otel_gpu.model import GpuHealth, GpuReport, Report
+from otel_gpu.model import GpuReport, Report
+from otel_gpu.view.columns import DEFAULT_SORT, PART_COLUMNS, PROCESS_COLUMNS, declared, workload_columns
 from otel_gpu.view.gpus import gpu_view
 from otel_gpu.view.history import SLOT_S, SLOTS, Recorder, newest
-from otel_gpu.view.model import Cell, GpuView, Total, View, WorkloadRow
+from otel_gpu.view.model import Cell, Column, GpuView, Total, View, WorkloadRow
 from otel_gpu.view.problems import problems, remedy
 from otel_gpu.view.terminal import printable
 from otel_gpu.view.text import gpu_power_w, out_of, percent, plural, simulation_warning, size, watts
-from otel_gpu.view.workloads import DEFAULT_SORT, PART_COLUMNS, PROCESS_COLUMNS, Workloads, columns, sum_known
+from otel_gpu.view.workloads import Workloads, sum_known
 
 _TITLE: Final = "GPU use by workload"
 _MISSED_INTERVALS: Final = 3
@@ -25,8 +26,6 @@ _GRACE_S: Final = 10.0
 
 _GAP_SLOTS: Final = 2.5
 """A plot has a gap where so many slots, or intervals if they are longer, have no sample."""
-
-_ANSWERING: Final = frozenset({GpuHealth.OK, GpuHealth.DEGRADED})
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,14 +70,15 @@ class ViewBuilder:
                 for workload in workloads.reported
             ]
         )
-        history, holdings = self._recorder.history(), workloads.holdings
+        history, held_parts = self._recorder.history(), workloads.held_parts
         gpus: list[GpuView] = []
         if report.pod is None:  # a report for one pod has no figures of whole GPUs
             for gpu in report.gpus:
                 uuid = gpu.identity.uuid
-                own = [holding for holding in holdings if holding.part.gpu_uuid == uuid]
+                own = [each for each in held_parts if each.part.gpu_uuid == uuid]
                 gpus.append(gpu_view(gpu, report.window_s, own, colours, history.gpus.get(uuid, ())))
         subject, rows = self._subject, workloads.rows(colours)
+        columns = declared(workload_columns(with_prices=self._currency is not None))
         host, because, found = printable(subject.host_name), subject.simulated_because, problems(report)
         return View(
             at_s=report.wall_ns / 1e9,
@@ -91,12 +91,12 @@ class ViewBuilder:
             simulated=None if because is None else printable(simulation_warning(because)),
             problems=found,
             remedy=remedy(host) if found and because is None else "",
-            totals=() if report.pod is not None else _totals(report, rows),
+            totals=() if report.pod is not None else _totals(report, columns, rows),
             gpus=tuple(gpus),
             no_gpus="No GPU could be read." if report.pod is None else "",
-            columns=columns(self._currency),
-            part_columns=PART_COLUMNS,
-            process_columns=PROCESS_COLUMNS,
+            columns=columns,
+            part_columns=declared(PART_COLUMNS),
+            process_columns=declared(PROCESS_COLUMNS),
             sort=DEFAULT_SORT,
             workloads=rows,
             no_workloads=_none(report, "workload", "workloads"),
@@ -132,7 +132,7 @@ def _lists_are_complete(report: Report) -> bool:
 # ---------------------------------------------------------------------------- totals
 
 
-def _totals(report: Report, rows: tuple[WorkloadRow, ...]) -> tuple[Total, ...]:
+def _totals(report: Report, columns: tuple[Column, ...], rows: tuple[WorkloadRow, ...]) -> tuple[Total, ...]:
     """The host in five figures. ``of 2 of 3 GPUs`` says which part of it a figure covers."""
     gpus = report.gpus
     splits = [gpu.memory for gpu in gpus if gpu.memory is not None]
@@ -141,7 +141,7 @@ def _totals(report: Report, rows: tuple[WorkloadRow, ...]) -> tuple[Total, ...]:
     attributed = (used - sum(split.unattributed_bytes for split in splits)) / used if used else None
     powers = [power_w for gpu in gpus if (power_w := gpu_power_w(gpu, report.window_s)) is not None]
     power_w = sum_known(powers)
-    silent = sum(gpu.reading.health not in _ANSWERING for gpu in gpus)
+    silent = sum(not gpu.reading.answered for gpu in gpus)
     covered = "" if len(splits) == len(gpus) else f"{len(splits)} of "
     of_limit = "" if used is None else _listed(f"of {size(limit)}", _coverage(len(splits), gpus))
     return (
@@ -169,7 +169,7 @@ def _totals(report: Report, rows: tuple[WorkloadRow, ...]) -> tuple[Total, ...]:
             _coverage(len(powers), gpus),
             watts(power_w) + (f" of {len(powers)}" if powers and len(powers) != len(splits) else ""),
         ),
-        _held_while_idle(report, rows),
+        _held_while_idle(report, columns, rows),
     )
 
 
@@ -182,9 +182,9 @@ def _listed(*texts: str) -> str:
     return ", ".join(filter(None, texts))
 
 
-def _held_while_idle(report: Report, rows: tuple[WorkloadRow, ...]) -> Total:
+def _held_while_idle(report: Report, columns: tuple[Column, ...], rows: tuple[WorkloadRow, ...]) -> Total:
     """The memory of idle workloads, and that of workloads whose state is undecided."""
-    at = [column.key for column in columns(None)].index("memory")
+    at = [column.key for column in columns].index("memory")
     # An allocated workload holds nothing, and does not show that states of others are decided.
     present = [row for row in rows if row.state not in {"ended", "allocated"}]
     idle = [row for row in present if row.state == "idle"]

@@ -8,7 +8,7 @@ from typing import Final
 from otel_gpu.model import GpuHealth, GpuReport, MemorySplit
 from otel_gpu.view import reasons
 from otel_gpu.view.model import Bar, Cell, GpuFigure, GpuView, Holder, Plot, Segment, Slot, Summary
-from otel_gpu.view.terminal import printable
+from otel_gpu.view.terminal import Tone, printable
 from otel_gpu.view.text import (
     FREE,
     INFERRED,
@@ -28,8 +28,7 @@ from otel_gpu.view.text import (
     watts,
     whole,
 )
-from otel_gpu.view.tones import Tone
-from otel_gpu.view.workloads import Holding
+from otel_gpu.view.workloads import HeldPart
 
 HEALTH_TONES: Final = {
     GpuHealth.OK: Tone.GOOD,
@@ -48,11 +47,11 @@ _REST: Final = {UNATTRIBUTED: reasons.UNATTRIBUTED_MEMORY, RESERVED: LEGEND[RESE
 def gpu_view(
     gpu: GpuReport,
     window_s: float | None,
-    holdings: Sequence[Holding],
+    held_parts: Sequence[HeldPart],
     colours: Mapping[str, int],
     history: Sequence[Slot | None],
 ) -> GpuView:
-    """One GPU. ``holdings`` are those of this GPU, ``history`` its last hour."""
+    """One GPU. ``held_parts`` are those of this GPU, ``history`` its last hour."""
     reading, uuid = gpu.reading, printable(gpu.identity.uuid)
     power_w, split, limit_w = gpu_power_w(gpu, window_s), gpu.memory, reading.power_limit_w
     used = None if split is None else split.used_bytes
@@ -70,8 +69,8 @@ def gpu_view(
         state=printable(state_with_reason(reading.health.value, reading.reason)),
         used=memory,
         limit=Cell(size(limit), limit),
-        bars=(_bar(uuid, None, split, holdings, colours), *_instance_bars(gpu, holdings, colours)),
-        holders=_holders(split, holdings, colours),
+        bars=(_bar(uuid, None, split, held_parts, colours), *_instance_bars(gpu, held_parts, colours)),
+        holders=_holders(split, held_parts, colours),
         utilization=_figure("Utilisation", utilization, _of(history, 0), top=1, text=percent),
         power=_figure(
             "Power",
@@ -115,13 +114,13 @@ def _figure(
 # ---------------------------------------------------------------------------- memory
 
 
-def _instance_bars(gpu: GpuReport, holdings: Sequence[Holding], colours: Mapping[str, int]) -> list[Bar]:
+def _instance_bars(gpu: GpuReport, held_parts: Sequence[HeldPart], colours: Mapping[str, int]) -> list[Bar]:
     return [
         _bar(
             printable(mig.uuid),
             printable(mig.profile or "MIG"),
             mig.memory,
-            [each for each in holdings if each.part.mig_uuid == mig.uuid],
+            [each for each in held_parts if each.part.mig_uuid == mig.uuid],
             colours,
         )
         for mig in gpu.mig or ()
@@ -129,19 +128,25 @@ def _instance_bars(gpu: GpuReport, holdings: Sequence[Holding], colours: Mapping
 
 
 def _bar(
-    uuid: str, profile: str | None, split: MemorySplit | None, holdings: Sequence[Holding], colours: Mapping[str, int]
+    uuid: str,
+    profile: str | None,
+    split: MemorySplit | None,
+    held_parts: Sequence[HeldPart],
+    colours: Mapping[str, int],
 ) -> Bar:
     if split is None:
         return Bar(uuid, profile, UNKNOWN, (), "Memory: unknown")
     kinds = memory_kinds(split)
     segments: list[Segment] = []
     for kind in (MEASURED, INFERRED):
-        segments += _held_segments(kind, kinds[kind], holdings, colours)
+        segments += _held_segments(kind, kinds[kind], held_parts, colours)
     segments += [
         Segment(kind, kind, kinds[kind], None, f"{size(kinds[kind])}: {reason}") for kind, reason in _REST.items()
     ]
     words = [
-        f"{each.name} {size(bytes_)} {kind}" for kind in (MEASURED, INFERRED) for each, bytes_ in _held(kind, holdings)
+        f"{each.name} {size(bytes_)} {kind}"
+        for kind in (MEASURED, INFERRED)
+        for each, bytes_ in _held(kind, held_parts)
     ]
     words += [f"{size(kinds[kind])} {LEGEND[kind]}" for kind in _REST if kinds[kind]]
     return Bar(
@@ -154,10 +159,10 @@ def _bar(
 
 
 def _held_segments(
-    kind: str, total_bytes: int, holdings: Sequence[Holding], colours: Mapping[str, int]
+    kind: str, total_bytes: int, held_parts: Sequence[HeldPart], colours: Mapping[str, int]
 ) -> list[Segment]:
     """A segment per holder. They sum to ``total_bytes``, in which memory that the lists count twice counts once."""
-    held = _held(kind, holdings)
+    held = _held(kind, held_parts)
     if not held:
         return [Segment(kind, kind, total_bytes, None, f"{size(total_bytes)}: {kind}")]
     claimed = sum(bytes_ for _, bytes_ in held)
@@ -174,19 +179,21 @@ def _held_segments(
     ]
 
 
-def _held(kind: str, holdings: Sequence[Holding]) -> list[tuple[Holding, int]]:
+def _held(kind: str, held_parts: Sequence[HeldPart]) -> list[tuple[HeldPart, int]]:
     """The holders of one kind of memory with their bytes, the largest first. A workload may hold several instances."""
     held = [
-        (each, (each.part.measured_bytes if kind == MEASURED else each.part.inferred_bytes) or 0) for each in holdings
+        (each, (each.part.measured_bytes if kind == MEASURED else each.part.inferred_bytes) or 0) for each in held_parts
     ]
     return sorted(((each, bytes_) for each, bytes_ in held if bytes_ > 0), key=lambda pair: (-pair[1], pair[0].key))
 
 
-def _holders(split: MemorySplit | None, holdings: Sequence[Holding], colours: Mapping[str, int]) -> tuple[Holder, ...]:
+def _holders(
+    split: MemorySplit | None, held_parts: Sequence[HeldPart], colours: Mapping[str, int]
+) -> tuple[Holder, ...]:
     """What the GPU's bar shows, in words: nothing needs a pointer to be read."""
     holders = []
     for kind in (MEASURED, INFERRED):
-        for each, bytes_ in _held(kind, holdings):
+        for each, bytes_ in _held(kind, held_parts):
             sure = each.part.confidence
             inferred = "inferred" if sure is None else f"inferred, {percent(sure)}"
             cell = Cell(size(bytes_), bytes_, reasons.holding(each.name, kind, bytes_, sure))

@@ -7,9 +7,8 @@ from functools import cache
 from types import NoneType, UnionType
 from typing import Any, Final, NamedTuple, TypeAlias, Union, get_args, get_origin, get_type_hints
 
-from otel_gpu.view.terminal import printable
+from otel_gpu.view.terminal import Tone, printable
 from otel_gpu.view.text import BAR_MARKS
-from otel_gpu.view.tones import Tone
 
 Summary: TypeAlias = tuple[float, float, float]
 """The samples of one figure in one slot of the history: mean, lowest, highest."""

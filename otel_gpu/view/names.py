@@ -78,7 +78,7 @@ def _name(workload: WorkloadReport) -> str:
 
 
 def _id(workload: WorkloadReport) -> str:
-    name = workload.ref.unnamed
+    name = workload.ref.id_label
     return name[:_SHORT] if len(name) == _HASH else name
 
 

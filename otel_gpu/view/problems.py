@@ -6,12 +6,11 @@ from collections.abc import Iterator
 from typing import Final
 
 from otel_gpu.model import UNIDENTIFIED_WORKLOAD, GpuHealth, GpuReport, Report, SourceState
+from otel_gpu.view.columns import Place, places_text
 from otel_gpu.view.gpus import HEALTH_TONES
 from otel_gpu.view.model import Problem
-from otel_gpu.view.terminal import printable
+from otel_gpu.view.terminal import Tone, printable
 from otel_gpu.view.text import state_with_reason
-from otel_gpu.view.tones import Tone
-from otel_gpu.view.workloads import Place, places_text
 
 _SOURCE_TONES: Final = {
     SourceState.DEGRADED: Tone.WARN,

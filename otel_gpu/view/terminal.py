@@ -1,9 +1,9 @@
-"""Text for terminals: columns by display width, optional colour, and no control characters from names."""
+"""Text for terminals: columns by display width, tones and colours, and no control characters from names."""
 
 from __future__ import annotations
 
 import unicodedata
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
@@ -32,6 +32,26 @@ class Style(StrEnum):
     BRIGHT_GREEN = "92"
     BRIGHT_BLUE = "94"
     BRIGHT_MAGENTA = "95"
+
+
+class Tone(StrEnum):
+    """How a state or problem is coloured, here and by the style sheet of the page."""
+
+    GOOD = "good"
+    WARN = "warn"
+    BAD = "bad"
+    SOFT = "soft"
+    NONE = "none"
+
+
+TONE_STYLES: Final[Mapping[Tone, tuple[Style, ...]]] = {
+    Tone.GOOD: (Style.GREEN,),
+    Tone.WARN: (Style.YELLOW,),
+    Tone.BAD: (Style.RED,),
+    Tone.SOFT: (Style.DIM,),
+    Tone.NONE: (),
+}
+"""The colours of a terminal."""
 
 
 class Paint:
@@ -88,7 +108,7 @@ def pad(text: str, width: int, *, right: bool = False) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class Column:
+class TextColumn:
     """A column of a table. ``right`` aligns its cells to the right.
 
     Where the table is too wide, columns with ``shrinks`` are cut and one with ``drops`` is left out. ``ends`` keeps the
@@ -108,7 +128,7 @@ _READABLE: Final = 16
 """A column with ``drops`` is left out before a shrinking column gets narrower than this."""
 
 
-def table(columns: Sequence[Column], rows: Sequence[Sequence[str]], width: int, paint: Paint) -> list[str]:
+def table(columns: Sequence[TextColumn], rows: Sequence[Sequence[str]], width: int, paint: Paint) -> list[str]:
     """Lines of an aligned table. It fits ``width`` as far as columns can shrink and drop."""
     widths = [max(len(column.heading), *(cells(row[i]) for row in rows), 0) for i, column in enumerate(columns)]
     excess = sum(widths) + len(_GAP) * (len(columns) - 1) - width
@@ -128,7 +148,7 @@ def table(columns: Sequence[Column], rows: Sequence[Sequence[str]], width: int, 
     return [paint(heading, Style.DIM), *(_row(columns, row, widths) for row in rows)]
 
 
-def _row(columns: Sequence[Column], row: Sequence[str], widths: Sequence[int]) -> str:
+def _row(columns: Sequence[TextColumn], row: Sequence[str], widths: Sequence[int]) -> str:
     padded = (
         pad(shorten_middle(cell, width) if column.ends else cell, width, right=column.right)
         for column, cell, width in zip(columns, row, widths, strict=True)

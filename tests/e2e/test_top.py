@@ -238,7 +238,7 @@ def test_job_control_restores_the_terminal_and_the_screen() -> None:
 def test_an_exception_restores_the_terminal() -> None:
     """The screen is restored before the error line."""
     code = (
-        "import otel_gpu.top.command as c, otel_gpu.cli as cli, sys\n"
+        "import otel_gpu.cli.top as c, otel_gpu.cli as cli, sys\n"
         "def fail(*_): raise RuntimeError('oops')\n"
         "c.draw = fail\n"
         "sys.exit(cli.main(['top', '--source', 'sim']))\n"

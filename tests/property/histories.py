@@ -8,8 +8,8 @@ from typing import Final
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 
-from otel_gpu.attribution.energy import EnergyPolicy
-from otel_gpu.attribution.options import AttributionOptions, EnergyModel, Prices
+from otel_gpu.attribution.cost import Prices
+from otel_gpu.attribution.options import AttributionOptions, EnergyModel, EnergyPolicy
 from otel_gpu.model import (
     AccountingRecord,
     DeviceMemory,

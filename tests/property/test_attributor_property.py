@@ -11,7 +11,8 @@ from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
 from otel_gpu.attribution.attributor import Attributor
-from otel_gpu.attribution.options import AttributionOptions, EnergyModel, EnergyPolicy, Prices
+from otel_gpu.attribution.cost import Prices
+from otel_gpu.attribution.options import AttributionOptions, EnergyModel, EnergyPolicy
 from otel_gpu.model import (
     DeviceMemory,
     GpuHealth,

@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 
 from otel_gpu.agent.engine import Engine
 from otel_gpu.attribution.attributor import Attributor
-from otel_gpu.attribution.options import AttributionOptions, EnergyPolicy, Prices
+from otel_gpu.attribution.cost import Prices
+from otel_gpu.attribution.options import AttributionOptions, EnergyPolicy
 from otel_gpu.clock import ManualClock
 from otel_gpu.export.prometheus import Exposition, PrometheusRenderer
 from otel_gpu.metrics.agent_values import SelfAccount, SelfStats

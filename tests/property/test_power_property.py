@@ -13,8 +13,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from otel_gpu.attribution.apportion import apportion, whole_weights
-from otel_gpu.attribution.energy import Consumer, EnergyDivider, EnergyPolicy, Interval, Method
+from otel_gpu.attribution.energy import Consumer, EnergyDivider, Interval, Method
 from otel_gpu.attribution.keys import DeviceKey, ProcessOnDevice
+from otel_gpu.attribution.options import EnergyPolicy
 from otel_gpu.attribution.power.baseline import Baseline, Origin
 from otel_gpu.attribution.power.learned import MAX_FACTOR, MIN_FACTOR, LearnedPower
 from otel_gpu.attribution.power.regression import MAX_TRACKED

@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import Final
 
 from otel_gpu.agent.engine import Engine
-from otel_gpu.attribution.options import AttributionOptions, Prices
+from otel_gpu.attribution.cost import Prices
+from otel_gpu.attribution.options import AttributionOptions
 from otel_gpu.clock import ManualClock
 from otel_gpu.compat.families import FAMILIES
 from otel_gpu.compat.render import render

@@ -15,8 +15,9 @@ import bcrypt
 import pytest
 import yaml
 
-from otel_gpu.attribution.energy import Consumer, EnergyDivider, EnergyPolicy, Interval
+from otel_gpu.attribution.energy import Consumer, EnergyDivider, Interval
 from otel_gpu.attribution.keys import DeviceKey, ProcessOnDevice
+from otel_gpu.attribution.options import EnergyPolicy
 from otel_gpu.cli.commands import COMMANDS
 from otel_gpu.cli.parser import make_parser
 from otel_gpu.compat.families import FAMILIES

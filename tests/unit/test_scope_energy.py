@@ -7,7 +7,8 @@ from dataclasses import replace
 import pytest
 
 from otel_gpu.attribution.attributor import Attributor
-from otel_gpu.attribution.options import AttributionOptions, EnergyModel, EnergyPolicy, Prices
+from otel_gpu.attribution.cost import Prices
+from otel_gpu.attribution.options import AttributionOptions, EnergyModel, EnergyPolicy
 from otel_gpu.model import (
     CostBasis,
     DeviceMemory,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection
+from enum import Enum, auto
 from typing import Final, NamedTuple
 
 from otel_gpu.attribution.hidden.candidates import (
@@ -31,6 +32,8 @@ _CLEAR: Final = 0.6
 """A candidate with better odds than this gets all of a rise; otherwise the rise is shared by the odds."""
 _FIRST_ALLOCATION_S: Final = 4.0
 """Typical run time of a process before it allocates."""
+_STEADY: Final = 0.03
+"""Relative difference from the pace of those growing above which another cause is looked for."""
 _SAME_PACE: Final = 0.1
 """Tolerance when the slow-down of a rise is compared with the pace of a candidate."""
 _YOUNG_S: Final = 180.0
@@ -201,7 +204,62 @@ def _without_reason(holdings: Holdings, rise: float, total: float) -> Cause:
     return Cause(shares, shares, has_reason=False)
 
 
-# -- rises that slow down -------------------------------------------------------
+# -- rises of candidates that grow at a steady pace -----------------------------
+
+
+class Growth(Enum):
+    """What a rise is, against the growth that is expected of the candidates with a pace."""
+
+    SURPLUS = auto()
+    """More than expected: the surplus has a cause."""
+
+    STEADY = auto()
+    """As expected."""
+
+    SLOWER = auto()
+    """Less than expected in two cycles: one has stopped, or all have slowed down."""
+
+    STALLED = auto()
+    """Less than expected in this cycle: one stopped within it, and the rise of the next one shows which."""
+
+    ENDED = auto()
+    """None, where growth was expected."""
+
+    NONE = auto()
+    """None, and none was expected."""
+
+
+class Rise(NamedTuple):
+    """A change of the total that is not a fall, in bytes.
+
+    ``unassigned_bytes`` are all bytes that no candidate has yet, ``cycle_bytes`` the change in this cycle: they differ
+    by what waits within the dead band, or since a rise that slowed down (``has_stalled``) in the previous cycle.
+    ``expected`` is the growth at the paces of the candidates, over the same time as ``unassigned_bytes``.
+    """
+
+    unassigned_bytes: float
+    cycle_bytes: float
+    expected: Shares
+    has_stalled: bool
+
+    @property
+    def surplus_bytes(self) -> float:
+        """How much it exceeds the expected growth; negative for a shortfall."""
+        return self.unassigned_bytes - math.fsum(self.expected.values())
+
+    @property
+    def growth(self) -> Growth:
+        """What it is. A small shortfall waits like any difference within the dead band."""
+        tolerance = max(float(DEAD_BAND_BYTES), _STEADY * math.fsum(self.expected.values()))
+        if self.surplus_bytes > tolerance:
+            return Growth.SURPLUS
+        if not self.expected:
+            return Growth.NONE
+        if self.surplus_bytes >= -tolerance:
+            return Growth.STEADY
+        if self.has_stalled:
+            return Growth.SLOWER
+        return Growth.ENDED if self.cycle_bytes <= DEAD_BAND_BYTES / 16 else Growth.STALLED
 
 
 def find_stopped(paces: Shares, drop: float) -> CandidateId | None:

@@ -23,7 +23,10 @@ from otel_gpu.attribution.hidden.causes import (
     CONTEXT_BYTES,
     DEAD_BAND_BYTES,
     MAPPING_DOUBT,
+    Growth,
+    MappingMoves,
     Poll,
+    Rise,
     find_cause,
     find_stopped,
     initial_shares,
@@ -31,8 +34,6 @@ from otel_gpu.attribution.hidden.causes import (
 )
 from otel_gpu.attribution.hidden.covariance import Covariance
 
-_STEADY: Final = 0.03
-"""Relative difference from the pace of those growing above which another cause is looked for."""
 _LONGEST_PACE_S: Final = 60.0
 """After a longer gap, growth before the gap does not show which candidates grew in it."""
 
@@ -114,12 +115,19 @@ class MemoryEstimate:
         if departed:
             self._correct(gap, poll)
         gap = self._gap(total)
-        if self._move_by_mappings(gap, poll) or self._shrink(gap):
-            self.rise_bytes = 0.0
+        moves = mapping_moves(self.holdings, gap)
+        if moves is not None:
+            self._end_rise()
+            self._move(moves, poll)
             self._balance(total)
-        elif not self._grow(gap, gap if departed else total - self.previous_bytes, total, poll):
-            self.rise_bytes = 0.0
-            return
+        elif gap < -DEAD_BAND_BYTES:
+            self._end_rise()
+            self._shrink(gap)
+            self._balance(total)
+        else:
+            rise = self._resume_rise(gap, gap if departed else total - self.previous_bytes, poll)
+            if not self._grow(rise, total, poll):
+                return
         if not self.stalled_s:
             for holding in self.holdings.values():
                 holding.mapped_bytes = holding.candidate.mapping_bytes
@@ -166,12 +174,8 @@ class MemoryEstimate:
             self.holdings[id_].held_bytes += share * part * gap
         self._rescale(held_bytes)
 
-    def _move_by_mappings(self, gap: float, poll: Poll) -> bool:
-        """Assign a change that mappings explain; whether they do."""
-        moves = mapping_moves(self.holdings, gap)
-        if moves is None:
-            return False
-        self._end_paces()
+    def _move(self, moves: MappingMoves, poll: Poll) -> None:
+        """Assign a change that mappings explain."""
         for id_, part in moves.parts.items():
             holding = self.holdings[id_]
             holding.held_bytes += part
@@ -180,13 +184,9 @@ class MemoryEstimate:
         if moves.ratio is not None:
             self.holdings[moves.ratio[0]].ratio = moves.ratio[1]
         self.covariance.add(moves.doubtful_bytes, moves.odds, MAPPING_DOUBT)
-        return True
 
-    def _shrink(self, gap: float) -> bool:
-        """Assign a fall, by what each holds; whether there was one."""
-        if gap >= -DEAD_BAND_BYTES:
-            return False
-        self._end_paces()
+    def _shrink(self, gap: float) -> None:
+        """Assign a fall, by what each holds."""
         held_bytes = self._held_bytes()
         if held_bytes > 0:
             loss = gap * held_bytes / (held_bytes + self.unexplained_bytes)
@@ -195,36 +195,40 @@ class MemoryEstimate:
                 self.holdings[id_].held_bytes += loss * share
             self.covariance.add(loss, shares)
             self.unexplained_bytes = max(0.0, self.unexplained_bytes + gap - loss)
-        return True
 
-    def _grow(self, gap: float, rise: float, total: float, poll: Poll) -> bool:
-        """Assign a rise; whether there was one. ``rise`` is that of this cycle, ``gap`` all that is not assigned yet.
+    def _resume_rise(self, gap: float, cycle_bytes: float, poll: Poll) -> Rise:
+        """The rise to assign, with what waits since the previous cycle, and what is expected of it.
 
-        A small shortfall against the expected growth waits like any difference within the dead band.
+        After an arrival what waits is assigned at once.
         """
         stalled_s, self.stalled_s = self.stalled_s, 0.0
         if stalled_s and any(holding.seen_s >= poll.now_s for holding in self.holdings.values()):
             # With an arrival, this cycle does not show which candidate stopped in the previous one.
-            self._slow_down(gap - rise, gap - rise, stalled_s, poll)
-            gap, stalled_s = rise, 0.0
+            before = gap - cycle_bytes
+            self._slow_down(before, before, stalled_s, poll)
+            gap, stalled_s = cycle_bytes, 0.0
         expected = {id_: a.pace * (stalled_s + poll.since_s) for id_, a in self.holdings.items() if a.pace}
-        steady = math.fsum(expected.values())
-        tolerance = max(float(DEAD_BAND_BYTES), _STEADY * steady)
-        if gap - steady > tolerance:
-            self._assign_rise(gap - steady, rise, expected, total, poll)
-            self._balance(total)
-        elif not expected:
-            return False
-        elif gap - steady >= -tolerance:
-            self._accrue(expected, poll)
-        elif stalled_s:
-            self._stop(gap, rise, expected, poll)
-            self._balance(total)
-        elif rise <= DEAD_BAND_BYTES / 16:
-            self._end_paces()
-            return False
-        else:
-            self.stalled_s = poll.since_s  # one stopped within this cycle: the rise of the next one shows which
+        return Rise(gap, cycle_bytes, expected, has_stalled=stalled_s > 0)
+
+    def _grow(self, rise: Rise, total: float, poll: Poll) -> bool:
+        """Assign a rise; whether there was one."""
+        match rise.growth:
+            case Growth.SURPLUS:
+                self._assign_surplus(rise, total, poll)
+                self._balance(total)
+            case Growth.STEADY:
+                self._accrue(rise.expected, poll)
+            case Growth.SLOWER:
+                self._stop(rise, poll)
+                self._balance(total)
+            case Growth.STALLED:
+                self.stalled_s = poll.since_s
+            case Growth.ENDED:
+                self._end_rise()
+                return False
+            case Growth.NONE:
+                self.rise_bytes = 0.0
+                return False
         return True
 
     def _accrue(self, parts: Shares, poll: Poll) -> None:
@@ -233,31 +237,32 @@ class MemoryEstimate:
         for id_ in parts:
             self.holdings[id_].grew_at = poll.number
 
-    def _stop(self, gap: float, rise: float, expected: Shares, poll: Poll) -> None:
+    def _stop(self, rise: Rise, poll: Poll) -> None:
         """Assign less growth than expected: one has stopped if its pace is missing, else all have slowed down alike."""
-        paces = {id_: self.holdings[id_].pace * poll.since_s for id_ in expected}
-        stopped = find_stopped(paces, math.fsum(paces.values()) - rise)
+        paces = {id_: self.holdings[id_].pace * poll.since_s for id_ in rise.expected}
+        stopped = find_stopped(paces, math.fsum(paces.values()) - rise.cycle_bytes)
         if stopped is None:
-            self._slow_down(gap, rise, poll.since_s, poll)
+            self._slow_down(rise.unassigned_bytes, rise.cycle_bytes, poll.since_s, poll)
             return
-        growing = {id_: part for id_, part in expected.items() if id_ != stopped}
+        growing = {id_: part for id_, part in rise.expected.items() if id_ != stopped}
         self._accrue(growing, poll)
         holding = self.holdings[stopped]
-        holding.held_bytes += gap - math.fsum(growing.values())
+        holding.held_bytes += rise.unassigned_bytes - math.fsum(growing.values())
         holding.pace, holding.grew_at = 0.0, NEVER
 
-    def _slow_down(self, gap: float, rise: float, rise_s: float, poll: Poll) -> None:
-        """Assign a gap to those growing, by their paces. ``rise`` in the last ``rise_s`` shows their pace now."""
+    def _slow_down(self, gap: float, latest_bytes: float, latest_s: float, poll: Poll) -> None:
+        """Assign a gap to those growing, by their paces. The rise in the last ``latest_s`` shows their pace now."""
         paces = {id_: holding.pace for id_, holding in self.holdings.items() if holding.pace}
         if not paces:  # all that grew have departed
             return
-        slower = min(1.0, max(0.0, rise) / (rise_s * math.fsum(paces.values())))
+        slower = min(1.0, max(0.0, latest_bytes) / (latest_s * math.fsum(paces.values())))
         self._accrue({id_: max(0.0, gap) * share for id_, share in normalized(paces).items()}, poll)
         for id_, pace in paces.items():
-            self.holdings[id_].pace = slower * pace if slower * pace * rise_s > DEAD_BAND_BYTES / 4 else 0.0
+            self.holdings[id_].pace = slower * pace if slower * pace * latest_s > DEAD_BAND_BYTES / 4 else 0.0
 
-    def _assign_rise(self, surplus: float, rise: float, expected: Shares, total: float, poll: Poll) -> None:
+    def _assign_surplus(self, rise: Rise, total: float, poll: Poll) -> None:
         """Assign the expected growth, and a surplus to its cause."""
+        surplus, expected = rise.surplus_bytes, rise.expected
         cause = find_cause(self.holdings, surplus, total, poll)
         if not cause.weights:
             self.context_bytes += surplus
@@ -267,7 +272,7 @@ class MemoryEstimate:
         parts = {id_: expected.get(id_, 0.0) + surplus * cause.weights.get(id_, 0.0) for id_ in ids}
         odds = {id_: expected.get(id_, 0.0) + surplus * cause.odds.get(id_, 0.0) for id_ in ids}
         self._add(parts, odds)
-        now = rise - math.fsum(self.holdings[id_].pace for id_ in expected) * poll.since_s
+        now = rise.cycle_bytes - math.fsum(self.holdings[id_].pace for id_ in expected) * poll.since_s
         is_building = 0 < now < surplus - DEAD_BAND_BYTES / 16
         for id_, part in parts.items():
             holding = self.holdings[id_]
@@ -285,6 +290,10 @@ class MemoryEstimate:
         # squares. So the variance of the whole rise is that of its size squared.
         before, self.rise_bytes = self.rise_bytes, self.rise_bytes + math.fsum(parts.values())
         self.covariance.add(math.sqrt(max(0.0, self.rise_bytes**2 - before**2)), normalized(odds))
+
+    def _end_rise(self) -> None:
+        self.rise_bytes = 0.0
+        self._end_paces()
 
     def _end_paces(self) -> None:
         self.stalled_s = 0.0

@@ -13,7 +13,7 @@ from typing import Any, ClassVar, Final, TypeVar
 
 import pynvml
 
-from otel_gpu.errors import Gone, OtelGpuError, Unavailable, Unsupported
+from otel_gpu.errors import NoValue, OtelGpuError, Unsupported
 from otel_gpu.model import (
     AccountingRecord,
     DeviceMemory,
@@ -22,7 +22,16 @@ from otel_gpu.model import (
     ProcessKind,
     UtilizationRow,
 )
-from otel_gpu.sources.nvml.buffers import EmptyAnswer, FieldBuffer, ListBuffer, StructBuffer, process_buffer
+from otel_gpu.sources.nvml.buffers import (
+    NOT_AVAILABLE,
+    NOT_AVAILABLE_32,
+    NOT_AVAILABLE_64,
+    EmptyAnswer,
+    FieldBuffer,
+    ListBuffer,
+    StructBuffer,
+    process_buffer,
+)
 from otel_gpu.sources.nvml.errors import LibraryMissing, translate
 
 T = TypeVar("T")
@@ -30,8 +39,6 @@ Handle = Any
 """An NVML device handle: an opaque pointer of nvidia-ml-py."""
 
 _SUCCESS: Final = pynvml.NVML_SUCCESS
-_NO_VALUE: Final = 0xFFFFFFFFFFFFFFFF  # nvml.h: NVML_VALUE_NOT_AVAILABLE
-_NO_VALUES: Final = frozenset({0xFFFFFFFF, _NO_VALUE})  # in either width
 
 _LISTS: Final = {
     ProcessKind.COMPUTE: "nvmlDeviceGetComputeRunningProcesses",
@@ -57,7 +64,7 @@ def call(function: Callable[..., T], *arguments: Any) -> T:
     """Call NVML and translate its errors."""
     try:
         return function(*arguments)
-    except (Unavailable, Unsupported, Gone):
+    except OtelGpuError:
         raise
     except Exception as error:  # NVMLError; NVMLLibraryMismatchError, which is not one; TypeError
         raise translate(error) from None
@@ -68,10 +75,10 @@ def _text(value: bytes | str) -> str:
 
 
 def _figure(function: Callable[..., T], *arguments: Any) -> T:
-    """A number. The driver's "not available" value raises Gone, even if the call succeeds with it."""
+    """A number. The driver's "not available" value raises NoValue, even if the call succeeds with it."""
     value = call(function, *arguments)
-    if value in _NO_VALUES:
-        raise Gone("not available")
+    if value in NOT_AVAILABLE:
+        raise NoValue("not available")
     return value
 
 
@@ -193,7 +200,7 @@ class NvmlApi:
         since = ctypes.c_ulonglong(since_us)
         try:
             return buffer.fill(lambda rows, count: function(handle, rows, count, since), _NO_ROWS)
-        except Gone:
+        except NoValue:
             return ()
 
     def fields(self, handle: Handle, buffer: FieldBuffer) -> dict[int, float]:
@@ -246,8 +253,8 @@ class NvmlApi:
     def _clock_mhz(self, handle: Handle, which: int) -> int:
         found = ctypes.c_uint()
         _check(self._function("nvmlDeviceGetClockInfo")(handle, which, ctypes.byref(found)))
-        if found.value in _NO_VALUES:
-            raise Gone("not available")
+        if found.value in NOT_AVAILABLE:
+            raise NoValue("not available")
         return found.value
 
     def ecc_errors(self, handle: Handle) -> tuple[int, int]:
@@ -276,7 +283,7 @@ class NvmlApi:
         return int(call(pynvml.nvmlDeviceGetMaxMigDeviceCount, handle))
 
     def mig_handle(self, handle: Handle, index: int) -> Handle:
-        """The MIG device at this index; Gone if the index is unused."""
+        """The MIG device at this index; NoValue if the index is unused."""
         return call(pynvml.nvmlDeviceGetMigDeviceHandleByIndex, handle, index)
 
     def mig_instance_ids(self, handle: Handle) -> tuple[int, int]:
@@ -326,9 +333,9 @@ class NvmlApi:
             pid=pid,
             start_time_us=int(stats.startTime),
             time_ms=int(stats.time),
-            gpu_percent=_known(stats.gpuUtilization, 0xFFFFFFFF),
-            memory_percent=_known(stats.memoryUtilization, 0xFFFFFFFF),
-            max_memory_bytes=_known(stats.maxMemoryUsage, _NO_VALUE),
+            gpu_percent=_known(stats.gpuUtilization, NOT_AVAILABLE_32),
+            memory_percent=_known(stats.memoryUtilization, NOT_AVAILABLE_32),
+            max_memory_bytes=_known(stats.maxMemoryUsage, NOT_AVAILABLE_64),
             running=bool(stats.isRunning),
         )
 

@@ -24,7 +24,11 @@ _TRIES: Final = 4
 _MAX_ENTRIES: Final = 1 << 16
 """More than any driver has (950 processes, 4,000 accounting records): a larger number is invalid."""
 
-_NO_VALUES: Final = frozenset({0xFFFFFFFF, 0xFFFFFFFFFFFFFFFF})  # nvml.h: NVML_VALUE_NOT_AVAILABLE, in either width
+NOT_AVAILABLE_32: Final = 0xFFFFFFFF
+NOT_AVAILABLE_64: Final = 0xFFFFFFFFFFFFFFFF
+NOT_AVAILABLE: Final = frozenset({NOT_AVAILABLE_32, NOT_AVAILABLE_64})
+"""nvml.h: NVML_VALUE_NOT_AVAILABLE, in either width."""
+
 # nvmlFieldValue_t: fieldId, (scope, time, latency), type, code, (value)
 _FIELD_HEAD: Final = "I20xii8x"
 _FIELD_SKIPPED: Final = "40x"
@@ -123,9 +127,9 @@ class FieldBuffer:
             self._lay_out(heads)
         values: tuple[float, ...] = self._valid_values.unpack_from(self._values)
         found = dict(zip(self._valid_ids, values, strict=True))
-        if _NO_VALUES.isdisjoint(values):
+        if NOT_AVAILABLE.isdisjoint(values):
             return found
-        return {id_: value for id_, value in found.items() if value not in _NO_VALUES}
+        return {id_: value for id_, value in found.items() if value not in NOT_AVAILABLE}
 
     def _lay_out(self, heads: tuple[int, ...]) -> None:
         valid: list[int] = []
@@ -149,7 +153,6 @@ _PID: Final = struct.Struct("=I")
 _VERSION: Final = struct.Struct("=I")
 _MEMORY: Final = struct.Struct("=8xQQQQ")  # nvmlMemory_v2_t: (version), total, reserved, free, used
 _NO_INSTANCE: Final = 0xFFFFFFFF  # "invalid" GPU or compute instance id
-_NO_BYTES: Final = 0xFFFFFFFFFFFFFFFF  # NVML_VALUE_NOT_AVAILABLE
 
 _ROW_CAPACITY: Final = 128
 _ACCOUNTING_CAPACITY: Final = 4000
@@ -185,7 +188,9 @@ class _ProcessEntries:
         return tuple(map(self._known.__getitem__, rows))
 
     def _listed(self, pid: int, used: int, gpu: int, compute: int, *_: int) -> ListedProcess:
-        return ListedProcess(pid, self._kind, None if used == _NO_BYTES else used, _instance(gpu), _instance(compute))
+        return ListedProcess(
+            pid, self._kind, None if used == NOT_AVAILABLE_64 else used, _instance(gpu), _instance(compute)
+        )
 
 
 def utilization_buffer() -> ListBuffer[tuple[UtilizationRow, ...]]:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from typing import Final, TypeVar
 
 from otel_gpu.clock import Clock
-from otel_gpu.errors import Gone, OtelGpuError, Unsupported
+from otel_gpu.errors import NoValue, OtelGpuError, Unsupported
 from otel_gpu.model import (
     AccountingRecord,
     GpuHealth,
@@ -196,7 +196,7 @@ class Device:
             return self._api.accounting_pids(self._handle, self._pids)
         except Unsupported as error:  # disabled since the mode was read
             self._queries.expire(_ACCOUNTING_MODE)
-            raise Gone(str(error)) from None
+            raise NoValue(str(error)) from None
 
 
 # ---------------------------------------------------------------------------- field values

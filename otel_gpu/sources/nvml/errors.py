@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pynvml
 
-from otel_gpu.errors import Gone, OtelGpuError, Unavailable, Unsupported
+from otel_gpu.errors import NoValue, OtelGpuError, Unavailable, Unsupported
 
 DEMO_HINT = "; without a GPU try: otel-gpu demo"
 """The end of the message for a missing library."""
@@ -40,12 +40,12 @@ class NotPermitted(Unsupported):
 
 _MEANING: dict[int, tuple[type[OtelGpuError], str]] = {
     # Raised by pynvml: it treats a sizing call with no entries as an error.
-    pynvml.NVML_SUCCESS: (Gone, "no entries"),
+    pynvml.NVML_SUCCESS: (NoValue, "no entries"),
     pynvml.NVML_ERROR_UNINITIALIZED: (DriverFailed, "NVML is not initialised"),
     pynvml.NVML_ERROR_INVALID_ARGUMENT: (Unsupported, "not accepted by this driver (invalid argument)"),
     pynvml.NVML_ERROR_NOT_SUPPORTED: (Unsupported, "not supported"),
     pynvml.NVML_ERROR_NO_PERMISSION: (NotPermitted, "not permitted: run as root or on the host"),
-    pynvml.NVML_ERROR_NOT_FOUND: (Gone, "not found"),
+    pynvml.NVML_ERROR_NOT_FOUND: (NoValue, "not found"),
     pynvml.NVML_ERROR_INSUFFICIENT_SIZE: (ListGrew, "the list grew while it was read"),
     pynvml.NVML_ERROR_INSUFFICIENT_POWER: (DeviceFailed, "its external power cable is not attached"),
     pynvml.NVML_ERROR_DRIVER_NOT_LOADED: (
@@ -81,7 +81,7 @@ _MEANING: dict[int, tuple[type[OtelGpuError], str]] = {
     ),
     pynvml.NVML_ERROR_IN_USE: (Unavailable, "in use"),
     pynvml.NVML_ERROR_MEMORY: (Unavailable, "the driver is out of memory"),
-    pynvml.NVML_ERROR_NO_DATA: (Gone, "no data"),
+    pynvml.NVML_ERROR_NO_DATA: (NoValue, "no data"),
     pynvml.NVML_ERROR_ARGUMENT_VERSION_MISMATCH: (Unsupported, "this driver does not know that structure version"),
     pynvml.NVML_ERROR_DEPRECATED: (Unsupported, "withdrawn by this driver"),
     pynvml.NVML_ERROR_NOT_READY: (Unavailable, "not ready"),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Final, TypeVar
 
-from otel_gpu.errors import Gone, Unavailable, Unsupported
+from otel_gpu.errors import NoValue, Unavailable, Unsupported
 from otel_gpu.model import DeviceMemory, ListedProcess, ProcessKind
 from otel_gpu.sources.nvml.api import Handle, NvmlApi
 from otel_gpu.sources.nvml.buffers import ListBuffer, memory_buffer
@@ -85,7 +85,7 @@ class DeviceQueries:
             answer = function(*arguments)
         except Unsupported:
             self._unsupported.add(figure)
-        except Gone:
+        except NoValue:
             self._any_answer = True
         except (DeviceFailed, DriverFailed):
             raise

@@ -6,8 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from otel_gpu.attribution.energy import EnergyPolicy
-from otel_gpu.attribution.options import AttributionOptions
+from otel_gpu.attribution.options import AttributionOptions, EnergyPolicy
 from otel_gpu.export.document import document
 from otel_gpu.model import (
     GpuReading,

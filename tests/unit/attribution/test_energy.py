@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from otel_gpu.attribution.energy import Consumer, EnergyDivider, EnergyPolicy, Interval, Method
+from otel_gpu.attribution.energy import Consumer, EnergyDivider, Interval, Method
 from otel_gpu.attribution.keys import DeviceKey, ProcessOnDevice
+from otel_gpu.attribution.options import EnergyPolicy
 from otel_gpu.model import ProcessKey, WorkloadKind, WorkloadRef
 
 GPU = DeviceKey("GPU-0", "")

@@ -153,7 +153,7 @@ def test_the_example_of_a_command_is_valid(command: Command) -> None:
         (["--for", "1m", "pause"], "flags come after the command: otel-gpu pause --for 1m"),
         (["resume", "--control-socket", "x"], "--control-socket: 'x' is not a valid path; use auto, none, or an"),
         (["setup", "acounting"], "setup does not know 'acounting'; did you mean accounting?"),
-        (["setup", "accounting", "GPU-0"], "setup does not know 'GPU-0'; setup takes one thing to set up, and flags"),
+        (["setup", "accounting", "GPU-0"], "setup does not know 'GPU-0'; setup takes one WHAT, and flags"),
         (["setup", "accounting", "--of"], "setup does not know '--of'; did you mean --off?"),
         (["setup", "--off"], "--off needs what to switch off: otel-gpu setup accounting --off"),
         (["--off", "setup", "accounting"], "flags come after the command: otel-gpu setup --off accounting"),
@@ -287,8 +287,8 @@ def test_the_demo_is_the_agent_on_a_simulated_host_with_the_view(run: Callable[.
     run("run", "--view", "--source=auto")
     assert [(name, config.sampling.source, options) for name, config, options in settled] == [
         ("run", SourceChoice.SIM, {"view": True, "demo": True}),
-        ("run", SourceChoice.NVML, {"view": False, "demo": False}),
-        ("run", SourceChoice.AUTO, {"view": True, "demo": False}),
+        ("run", SourceChoice.NVML, {"view": False}),
+        ("run", SourceChoice.AUTO, {"view": True}),
     ]
 
 
@@ -459,7 +459,7 @@ def test_an_internal_error_is_one_line_without_a_traceback(
 
 
 def test_an_internal_error_before_setup_is_one_line(run: Callable[..., Line], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("otel_gpu.cli.dispatch.resolve", raising(KeyError("oops")))
+    monkeypatch.setattr("otel_gpu.cli.commands.resolve", raising(KeyError("oops")))
     line = run("once")
     assert line.code == 1
     assert line.complaint.startswith("internal error: KeyError: 'oops'; ")

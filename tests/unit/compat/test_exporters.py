@@ -9,7 +9,7 @@ import pytest
 
 from otel_gpu.compat.families import FAMILIES
 from otel_gpu.compat.render import render
-from otel_gpu.compat.schema import Aggregation, Family, Kind, RenderContext
+from otel_gpu.compat.schema import Aggregation, Family, FamilyType, RenderContext
 from otel_gpu.config.compat_exporters import EXPORTERS
 from otel_gpu.config.groups import Listener
 from otel_gpu.export.prometheus import Exposition
@@ -69,8 +69,8 @@ def test_a_hostile_name_is_escaped() -> None:
 
 
 def test_values_with_equal_labels_are_summed_or_the_maximum_counts() -> None:
-    summed = Family("a", Kind.GAUGE, "", lambda _: (1, 2), (), lambda subject: subject)
-    largest = Family("b", Kind.GAUGE, "", lambda _: (1, 2), (), lambda subject: subject, Aggregation.MAX)
+    summed = Family("a", FamilyType.GAUGE, "", lambda _: (1, 2), (), lambda subject: subject)
+    largest = Family("b", FamilyType.GAUGE, "", lambda _: (1, 2), (), lambda subject: subject, Aggregation.MAX)
     assert render([summed, largest], NO_GPUS, prefix="x_").decode().splitlines() == [
         "# HELP x_a ",
         "# TYPE x_a gauge",
@@ -83,7 +83,7 @@ def test_values_with_equal_labels_are_summed_or_the_maximum_counts() -> None:
 
 @pytest.mark.parametrize("value", [None, float("nan"), float("inf")])
 def test_a_value_that_is_not_finite_has_no_series(value: float | None) -> None:
-    family = Family("a", Kind.COUNTER, "x\ny\\z", lambda _: (1,), (), lambda _: value)
+    family = Family("a", FamilyType.COUNTER, "x\ny\\z", lambda _: (1,), (), lambda _: value)
     assert render([family], NO_GPUS, prefix="").decode() == "# HELP a x\\ny\\\\z\n# TYPE a counter\n"
 
 

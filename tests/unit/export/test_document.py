@@ -10,9 +10,20 @@ import pytest
 from otel_gpu.agent.engine import Engine
 from otel_gpu.clock import ManualClock
 from otel_gpu.export.document import document, to_json
-from otel_gpu.model import EnergySplit, GpuState, MethodEnergy, SourceOutcome, SourceState
+from otel_gpu.model import EnergySplit, GpuState, MethodEnergy, Pod, SourceOutcome, SourceState, WorkloadNames
 from otel_gpu.sources.sim import SimulatedHost, demo_world
-from tests.builders import CONTAINER_ID, GIB, attribute, attribution, facts, failed_gpu, gpu, listed, snapshot
+from tests.builders import (
+    CONTAINER,
+    CONTAINER_ID,
+    GIB,
+    attribute,
+    attribution,
+    facts,
+    failed_gpu,
+    gpu,
+    listed,
+    snapshot,
+)
 
 MEMORY = {"limit", "reserved", "measured", "inferred", "unattributed", "free", "overcount"}
 CONTRACT: dict[str, set[str]] = {
@@ -127,6 +138,16 @@ def test_a_pod_uid_known_only_from_the_cgroup_is_reported() -> None:
     nameless = replace(nameless, workloads=tuple(one._replace(names=None) for one in nameless.workloads))
     workloads = {workload["id"]: workload for workload in document(nameless)["workloads"]}
     assert workloads[CONTAINER_ID]["pod_uid"] == "pod-uid"
+
+
+def test_no_name_changes_the_pod_uid_of_the_cgroup() -> None:
+    report = attribution()
+    names = WorkloadNames(pod="other", pod_uid="other-uid")
+    renamed = replace(report, workloads=tuple(one._replace(names=names) for one in report.workloads))
+    workloads = {workload["id"]: workload for workload in document(renamed)["workloads"]}
+    assert workloads[CONTAINER_ID]["pod_uid"] == "pod-uid"
+    assert workloads["d" * 64]["pod_uid"] == "other-uid"
+    assert Pod("pod-uid").has(CONTAINER, names)
 
 
 def test_a_process_points_to_its_workload_and_its_gpu() -> None:

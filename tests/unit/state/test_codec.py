@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 
-from otel_gpu.attribution.options import AttributionOptions, EnergyPolicy, Prices
+from otel_gpu.attribution.cost import Prices
+from otel_gpu.attribution.options import AttributionOptions, EnergyPolicy
 from otel_gpu.model import MigAccess, Snapshot, WorkloadNames
 from otel_gpu.state.codec import from_json, from_plain, to_json
 from tests.builders import CONTAINER, CONTAINER_ID, facts, gpu, listed, memory, mig, snapshot

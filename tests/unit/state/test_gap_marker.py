@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from otel_gpu.attribution.attributor import Attributor
-from otel_gpu.attribution.options import Prices
+from otel_gpu.attribution.cost import Prices
 from otel_gpu.clock import ManualClock
 from otel_gpu.model import SourceState
 from otel_gpu.state import gap_marker as gap_marker_module

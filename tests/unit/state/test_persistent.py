@@ -15,7 +15,8 @@ from typing import Any
 import pytest
 
 from otel_gpu.attribution.attributor import Attributor
-from otel_gpu.attribution.options import AttributionOptions, EnergyPolicy, Prices
+from otel_gpu.attribution.cost import Prices
+from otel_gpu.attribution.options import AttributionOptions, EnergyPolicy
 from otel_gpu.errors import Unavailable
 from otel_gpu.model import DriverFacts, EnergySplit, GpuHealth, GpuReading, Report, Snapshot, SourceState
 from otel_gpu.state import store as store_module

@@ -1,12 +1,13 @@
 from __future__ import annotations
 
+import contextlib
 import io
 import socket
 import ssl
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from pathlib import Path
 
 import bcrypt
@@ -160,18 +161,31 @@ def test_a_stream_without_a_version_may_not_be_an_agent(body: bytes) -> None:
     assert "\n" not in str(error)
 
 
-@contextmanager
-def saying(words: bytes | None) -> Iterator[str]:
+_STREAM = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\n\r\n"
+
+
+def saying(words: bytes | None) -> AbstractContextManager[str]:
     """The address of a server that says this and ends, whatever it is asked; nothing for ever, if ``None``."""
+
+    def send(accepted: socket.socket) -> None:
+        if words is not None:
+            accepted.recv(4096)
+            with contextlib.suppress(OSError):  # the client may not read all of it
+                accepted.sendall(words)
+                accepted.shutdown(socket.SHUT_WR)
+
+    return speaking(send)
+
+
+@contextmanager
+def speaking(send: Callable[[socket.socket], None]) -> Iterator[str]:
+    """The address of a server that calls ``send`` with its first connection."""
     with socket.create_server(("127.0.0.1", 0)) as listener, ExitStack() as after:
 
         def answer() -> None:
             accepted, _ = listener.accept()
             after.callback(accepted.close)
-            if words is not None:
-                accepted.recv(4096)
-                accepted.sendall(words)
-                accepted.shutdown(socket.SHUT_WR)
+            send(accepted)
 
         thread = threading.Thread(target=answer)
         thread.start()
@@ -203,6 +217,33 @@ def test_a_silent_server_is_a_failure(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("otel_gpu.top.remote._CONNECT_S", 0.2)
     with saying(None) as url:
         assert str(failure(url)).endswith(": no response")
+
+
+@pytest.mark.parametrize("beginning", [b"HTTP/1.1 200", _STREAM + b"data: "], ids=["in the status", "in a line"])
+def test_a_server_that_sends_a_byte_now_and_then_is_a_failure(
+    beginning: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("otel_gpu.top.remote._CONNECT_S", 0.3)
+    monkeypatch.setattr("otel_gpu.top.remote._SILENCE_S", 0.3)
+    ended = threading.Event()
+
+    def send(accepted: socket.socket) -> None:
+        with contextlib.suppress(OSError):  # the client has left
+            accepted.sendall(beginning)
+            while not ended.wait(0.02):
+                accepted.sendall(b" ")
+
+    with speaking(send) as url:
+        try:
+            assert str(failure(url)).endswith(": no response")
+        finally:
+            ended.set()
+
+
+def test_a_line_longer_than_any_view_is_a_failure(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("otel_gpu.top.remote._MAX_LINE_BYTES", 1 << 20)
+    with saying(_STREAM + b"event: view\ndata: " + b"x" * (1 << 20) + b"\n\n") as url:
+        assert str(failure(url)).endswith("not an otel-gpu agent: it sends a line of over 1 MiB")
 
 
 def test_a_password_is_part_of_the_url_and_never_shown(tmp_path: Path) -> None:
@@ -274,6 +315,6 @@ def test_an_invalid_url_is_a_usage_error_without_the_password(url: str) -> None:
 # ---------------------------------------------------------------------------- server-sent events
 
 
-def test_blank_lines_end_events_and_comments_are_skipped() -> None:
+def test_data_ends_an_event_and_comments_are_skipped() -> None:
     stream = io.BytesIO(b": hello\n\nretry: 1\n\nevent: a\nid: 1\ndata: x\n\ndata:y\r\n\r\n\n\nevent: cut\ndata: z")
-    assert list(events(stream)) == [("a", "x"), ("", "y")]
+    assert list(events(stream)) == [("a", b"x"), ("", b"y")]

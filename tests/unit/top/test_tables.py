@@ -14,8 +14,7 @@ from otel_gpu.top.tables import colour_style, sparkline
 from otel_gpu.view.builder import COLOURS
 from otel_gpu.view.history import SLOTS
 from otel_gpu.view.model import Column, History, View
-from otel_gpu.view.terminal import Paint, Style, in_ascii
-from otel_gpu.view.tones import Tone
+from otel_gpu.view.terminal import Paint, Style, Tone, in_ascii
 from tests.unit.top.views import crowd, drawn, row, view_of
 
 

@@ -11,8 +11,7 @@ from otel_gpu.top.navigation import Navigation
 from otel_gpu.top.screen import draw
 from otel_gpu.view.builder import Subject, ViewBuilder
 from otel_gpu.view.model import Cell, Detail, ProcessRow, View, WorkloadRow
-from otel_gpu.view.terminal import Paint
-from otel_gpu.view.tones import Tone
+from otel_gpu.view.terminal import Paint, Tone
 from tests.builders import attribution
 
 SUBJECT = Subject("1.2.3", "node-1", 5.0, None, "EUR")

@@ -22,8 +22,8 @@ from otel_gpu.model import (
 )
 from otel_gpu.view.builder import Subject, ViewBuilder
 from otel_gpu.view.model import Bar, Total, View
+from otel_gpu.view.terminal import Tone
 from otel_gpu.view.text import UNKNOWN
-from otel_gpu.view.tones import Tone
 from tests.builders import CONTAINER, GIB, attribution, failed_gpu, gpu
 from tests.unit.metrics.builders import answer, device, part, split, workload
 

@@ -11,7 +11,7 @@ from otel_gpu.model import GpuHealth, GpuReading, Report, SourceOutcome, SourceS
 from otel_gpu.view.builder import Subject, ViewBuilder
 from otel_gpu.view.model import Problem, View
 from otel_gpu.view.problems import problems
-from otel_gpu.view.tones import Tone
+from otel_gpu.view.terminal import Tone
 from tests.builders import attribute, attribution, failed_gpu, gpu, snapshot
 
 SUBJECT = Subject("1.2.3", "node-1", 5.0)

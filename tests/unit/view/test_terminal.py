@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from otel_gpu.view.terminal import Column, Paint, Style, cells, pad, shorten, table
+from otel_gpu.view.terminal import Paint, Style, TextColumn, cells, pad, shorten, table
 
 PLAIN = Paint(enabled=False)
 
@@ -56,12 +56,14 @@ def test_a_padded_text_takes_exactly_its_width(text: str, width: int) -> None:
 
 
 def test_wide_characters_do_not_shift_the_columns_after_them() -> None:
-    lines = table([Column("NAME"), Column("N", right=True)], [["模型", "1"], ["vllm", "22"], ["🚀", "3"]], 80, PLAIN)
+    lines = table(
+        [TextColumn("NAME"), TextColumn("N", right=True)], [["模型", "1"], ["vllm", "22"], ["🚀", "3"]], 80, PLAIN
+    )
     assert lines == ["NAME   N", "模型   1", "vllm  22", "🚀     3"]
 
 
 def test_columns_are_as_wide_as_their_widest_cell_and_lean_to_their_side() -> None:
-    columns = [Column("N", right=True), Column("NAME"), Column("SIZE", right=True)]
+    columns = [TextColumn("N", right=True), TextColumn("NAME"), TextColumn("SIZE", right=True)]
     assert table(columns, [["1", "a", "10 B"], ["222", "bbbbbb", "5 B"]], 80, PLAIN) == [
         "  N  NAME    SIZE",
         "  1  a       10 B",
@@ -70,35 +72,35 @@ def test_columns_are_as_wide_as_their_widest_cell_and_lean_to_their_side() -> No
 
 
 def test_a_table_without_rows_is_its_heading() -> None:
-    assert table([Column("A"), Column("B")], [], 80, PLAIN) == ["A  B"]
+    assert table([TextColumn("A"), TextColumn("B")], [], 80, PLAIN) == ["A  B"]
 
 
 def test_the_widest_of_the_shrinking_columns_gives_way_first() -> None:
-    columns = [Column("A", shrinks=True), Column("B", shrinks=True), Column("C")]
+    columns = [TextColumn("A", shrinks=True), TextColumn("B", shrinks=True), TextColumn("C")]
     rows = [["a" * 30, "b" * 12, "c" * 10]]
     assert table(columns, rows, 44, PLAIN)[1] == f"{'a' * 17}…  {'b' * 12}  {'c' * 10}"
     assert table(columns, rows, 30, PLAIN)[1] == f"{'a' * 7}…  {'b' * 7}…  {'c' * 10}"
 
 
 def test_columns_do_not_shrink_beyond_recognition() -> None:
-    line = table([Column("A", shrinks=True), Column("B")], [["a" * 30, "b" * 20]], 10, PLAIN)[1]
+    line = table([TextColumn("A", shrinks=True), TextColumn("B")], [["a" * 30, "b" * 20]], 10, PLAIN)[1]
     assert line == f"{'a' * 7}…  {'b' * 20}"
 
 
 def test_a_column_is_dropped_before_names_become_unreadable() -> None:
-    columns = [Column("NAME", shrinks=True), Column("BAR", drops=True), Column("N")]
+    columns = [TextColumn("NAME", shrinks=True), TextColumn("BAR", drops=True), TextColumn("N")]
     rows = [["n" * 20, "#" * 10, "1"]]
     assert table(columns, rows, 31, PLAIN) == [f"NAME{' ' * 14}BAR{' ' * 9}N", f"{'n' * 15}…  {'#' * 10}  1"]
     assert table(columns, rows, 30, PLAIN) == [f"NAME{' ' * 18}N", f"{'n' * 20}  1"]
 
 
 def test_of_several_that_may_drop_no_more_go_than_have_to() -> None:
-    columns = [Column("NAME", shrinks=True), Column("KIND", drops=True), Column("POD", drops=True)]
+    columns = [TextColumn("NAME", shrinks=True), TextColumn("KIND", drops=True), TextColumn("POD", drops=True)]
     rows = [["n" * 16, "k" * 10, "p" * 10]]
     assert [len(table(columns, rows, width, PLAIN)[1]) for width in (40, 39, 28, 27)] == [40, 28, 28, 16]
     assert table(columns, rows, 39, PLAIN)[1] == f"{'n' * 16}  {'p' * 10}"
 
 
 def test_only_the_heading_is_painted_and_no_line_ends_in_space() -> None:
-    lines = table([Column("A"), Column("B")], [["aaaa", ""], ["", "b"]], 80, Paint(enabled=True))
+    lines = table([TextColumn("A"), TextColumn("B")], [["aaaa", ""], ["", "b"]], 80, Paint(enabled=True))
     assert lines == ["\x1b[2mA     B\x1b[0m", "aaaa", "      b"]

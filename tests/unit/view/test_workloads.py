@@ -21,10 +21,10 @@ from otel_gpu.model import (
 )
 from otel_gpu.top.navigation import parse_filter
 from otel_gpu.view.builder import Subject, ViewBuilder
+from otel_gpu.view.columns import Place, places_text
 from otel_gpu.view.model import Cell, Detail, ProcessRow, View, WorkloadRow
+from otel_gpu.view.terminal import Tone
 from otel_gpu.view.text import UNKNOWN
-from otel_gpu.view.tones import Tone
-from otel_gpu.view.workloads import Place, places_text
 from tests.builders import CONTAINER, CONTAINER_ID, GIB, attribute, attribution, failed_gpu, gpu, listed, mig, snapshot
 from tests.unit.metrics.builders import WORK, answer, device, part, process, split, totals, workload
 

@@ -7,7 +7,7 @@ import pytest
 
 from otel_gpu.model import Report, SourceOutcome, SourceState
 from otel_gpu.view.builder import COLOURS
-from otel_gpu.view.tones import Tone
+from otel_gpu.view.terminal import Tone
 from otel_gpu.web.endpoints import Page, static_routes
 from otel_gpu.web.request import Request
 from otel_gpu.web.response import Response

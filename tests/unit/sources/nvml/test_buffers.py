@@ -10,7 +10,7 @@ from typing import Any
 import pynvml
 import pytest
 
-from otel_gpu.errors import Gone, Unsupported
+from otel_gpu.errors import NoValue, Unsupported
 from otel_gpu.model import DeviceMemory, ProcessKind
 from otel_gpu.sources.nvml.buffers import EmptyAnswer, FieldBuffer, ListBuffer, memory_buffer, process_buffer
 
@@ -96,7 +96,7 @@ def test_an_empty_answer_code_is_an_error_without_an_empty_answer() -> None:
     nothing: EmptyAnswer[tuple[int, ...]] = EmptyAnswer(pynvml.NVML_ERROR_NOT_FOUND, ())
     assert into.fill(lists(b"\x01\x02", 2), nothing) == (1, 2)
     assert into.fill(lambda *_: pynvml.NVML_ERROR_NOT_FOUND, nothing) == ()
-    with pytest.raises(Gone):
+    with pytest.raises(NoValue):
         into.fill(lambda *_: pynvml.NVML_ERROR_NOT_FOUND)
     with pytest.raises(Unsupported):
         into.fill(lambda *_: pynvml.NVML_ERROR_NOT_SUPPORTED, nothing)
