@@ -10,6 +10,7 @@ from typing import Final
 from otel_gpu.sources.names.slurm import parse_job
 from otel_gpu.sources.nvml.system import parse_mapped_library
 from otel_gpu.sources.proc.files import (
+    MAPS_BLOCK_BYTES,
     BoundedText,
     FileId,
     is_root_cgroup,
@@ -46,6 +47,7 @@ STATUSES: Final = (
     b"config 1\nmonitor 2\ngpu0/gi1/access 12\ngpu0/gi1/ci0/access 13\n",
     b"0::/\n1:name=systemd:/\n",
 )
+HUGE_LIMIT_BYTES: Final = 1 << 17
 UVM_FILES: Final = frozenset({FileId(0, 5, 512)})
 DEVICES: Final = (
     b"Character devices:\n  1 mem\n195 nvidia\n195 nvidiactl\n511 nvidia-uvm\n\nBlock devices:\n  7 loop\n",
@@ -76,6 +78,17 @@ def check_maps(data: bytes) -> str | None:
     if mapped < 0 or (mapped and b"nvidia-uvm" not in data):
         return f"{mapped} bytes are mapped"
     return None
+
+
+def check_huge_maps(data: bytes) -> str | None:
+    """Maps of any length: no more than the limit is read, and a sum is given only if all was."""
+    text = BoundedText(io.BytesIO(data), HUGE_LIMIT_BYTES)
+    mapped = parse_maps(lines_containing(b"nvidia-uvm", text.blocks()), UVM_FILES)
+    if text.read_bytes > HUGE_LIMIT_BYTES + MAPS_BLOCK_BYTES:
+        return f"{text.read_bytes} bytes were read"
+    if text.is_cut is (text.read_bytes == len(data)):
+        return f"{text.read_bytes} of {len(data)} bytes were read, and is_cut is {text.is_cut}"
+    return f"{mapped} bytes are mapped" if mapped < 0 else None
 
 
 def check_status(data: bytes) -> str | None:
@@ -115,6 +128,14 @@ def _from(examples: tuple[bytes, ...], *pieces: bytes) -> partial[bytes]:
     return partial(_made, examples=examples, pieces=(*ODD_BYTES, *pieces))
 
 
+def _huge(rng: random.Random, examples: tuple[bytes, ...]) -> bytes:
+    """A text of up to half a MiB: a line as long as that, or many."""
+    data = mutated(rng, examples)
+    at = rng.randrange(len(data) + 1)
+    length = rng.choice((1, 7, len(data)))
+    return data[:at] + data[at : at + length] * (rng.randrange(1 << 19) // max(1, length)) + data[at:]
+
+
 def _made(rng: random.Random, examples: tuple[bytes, ...], pieces: tuple[bytes, ...]) -> bytes:
     return mutated(rng, examples, pieces)
 
@@ -122,6 +143,8 @@ def _made(rng: random.Random, examples: tuple[bytes, ...], pieces: tuple[bytes, 
 TARGETS: Final = (
     Target("proc-stat", _from(STATS, b"(", b")", b") S 1", b" "), check_stat),
     Target("proc-maps", _from(MAPS, b"/dev/nvidia-uvm", b" (deleted)", b"-", b"f" * 17), check_maps),
+    Target("proc-maps-huge", partial(_huge, examples=MAPS), check_huge_maps),
+    Target("proc-environ-huge", partial(_huge, examples=ENVIRONMENTS), check_environment),
     Target("proc-status", _from(STATUSES, b"NSpid:\t", b"FDSize:\t", b"btime ", b"gpu", b"/access "), check_status),
     Target("proc-devices", _from(DEVICES, b"nvidia", b"Block devices:", b"  "), check_devices),
     Target("proc-fd", _from(LINKS, b"/dev/", b"nvidia", b" (deleted)"), check_link),
