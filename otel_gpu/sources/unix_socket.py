@@ -14,6 +14,7 @@ from typing import Final, NamedTuple
 NO_LISTENER: Final = (FileNotFoundError, NotADirectoryError, ConnectionRefusedError)
 """Errors of ``connect`` where no process listens at the path."""
 
+
 _CREDENTIALS: Final = struct.Struct("iII")  # struct ucred of socket(7): pid, uid, gid
 
 

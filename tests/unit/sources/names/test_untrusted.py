@@ -32,8 +32,11 @@ def test_other_values_are_none(nothing: object) -> None:
 
 @pytest.mark.parametrize("max_bytes", [MAX_TEXT_BYTES, MAX_NAME_BYTES])
 @pytest.mark.parametrize("character", ["y", "é", "€", "🚀"], ids=["1 byte", "2 bytes", "3 bytes", "4 bytes"])
-def test_long_text_is_cut_in_bytes_between_two_characters(character: str, max_bytes: int) -> None:
-    found = sanitize(character * 1024, max_bytes)
+@pytest.mark.parametrize("times", [1, 100])
+def test_long_text_is_cut_in_bytes_between_two_characters(character: str, max_bytes: int, times: int) -> None:
+    fitting = character * (max_bytes // len(character.encode()))
+    assert sanitize(fitting, max_bytes) == fitting
+    found = sanitize(fitting + character * times, max_bytes)
     assert found is not None
     whole, end = found[:-1], found[-1]
     assert (end, set(whole)) == ("…", {character})
