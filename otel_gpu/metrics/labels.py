@@ -9,7 +9,15 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final, NamedTuple, TypeAlias
 
-from otel_gpu.model import OVERFLOW_PROCESS, ProcessReport, WorkloadGpu, WorkloadKind, WorkloadNames, WorkloadRef
+from otel_gpu.model import (
+    OVERFLOW_PROCESS,
+    ProcessReport,
+    WorkloadGpu,
+    WorkloadKind,
+    WorkloadNames,
+    WorkloadRef,
+    pod_uid_of,
+)
 
 AttributeValue: TypeAlias = str | int | bool
 Attributes: TypeAlias = Mapping[str, AttributeValue]
@@ -102,14 +110,14 @@ class WorkloadIdentity(NamedTuple):
     def of(cls, ref: WorkloadRef, names: WorkloadNames | None) -> WorkloadIdentity:
         """The identity of a workload under these names. Further attributes never replace those of ``IDENTITY_KEYS``."""
         names = names or _NO_NAMES
-        pod_uid = names.pod_uid or ref.pod_uid
+        pod_uid = pod_uid_of(ref, names)
         is_container = ref.kind is WorkloadKind.CONTAINER
         # A user or an outer container chooses the ids inside it: such an id counts once a source names it.
         has_container_id = is_container and (ref.outer_id is None or names != _NO_NAMES)
         known = (
             ref.kind.value,
             ref.id,
-            names.container or ref.unnamed,
+            names.container or ref.id_label,
             ref.outer_id,
             ref.id if has_container_id else None,
             # LXC containers have a name and no id.

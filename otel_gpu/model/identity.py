@@ -82,8 +82,6 @@ class WorkloadRef:
         parts = [each for each in (user, self.outer_container_id, self.id) if each is not None]
         return "/".join(each[:_SHORT] if len(each) == _LONG else each for each in parts)
 
-    unnamed = id_label
-
     def __hash__(self) -> int:
         """Hash the key: equal references have equal keys."""
         return hash(self.key)

@@ -15,11 +15,13 @@ from typing import Any
 
 import pytest
 
-from otel_gpu.clock import ManualClock
+from otel_gpu.clock import ManualClock, SystemClock
+from otel_gpu.model import WorkloadKind, WorkloadRef
 from otel_gpu.sources.base import Claim, NameRead
 from otel_gpu.sources.names.slurm import PRIVILEGE_FIX, SlurmSource, read_pids
 from tests.cli import clean_environment, otel_gpu
 from tests.nvml_stub.world import World
+from tests.real.attackers.processes import attackers
 from tests.real.otlp_points import points_of, resource_attributes
 
 pytestmark = [
@@ -156,6 +158,27 @@ def test_a_job_with_a_gpu_and_no_process_on_it_is_known_until_it_ends() -> None:
     assert (known.names.title, known.claims) == (VARIABLES["SLURM_JOB_NAME"], (Claim("0"),))
     until(source, lambda read: not read.known)
     source.close()
+
+
+@pytest.mark.skipif(shutil.which("cc") is None, reason="needs cc")
+def test_a_process_that_keeps_the_lock_of_its_memory_costs_neither_its_job_nor_others_their_names() -> None:
+    """A process of an unprivileged user waits for a page of its own FUSE file system: its environ does not answer."""
+    with attackers() as attack, attack.fuse("fault") as hostile, running_job(VARIABLES) as pid:
+        source = SlurmSource(Path("/proc"), SystemClock(), cgroup_root=Path("/nonexistent"))
+        jobs = {
+            WorkloadRef(WorkloadKind.SLURM_JOB, "1"): [hostile],
+            WorkloadRef(WorkloadKind.SLURM_JOB, JOB): [hostile, pid],
+        }
+        try:
+            end_s = time.monotonic() + 30
+            while JOB not in (read := source.read(jobs)).known or read.pending or read.reason is None:
+                assert time.monotonic() < end_s, read
+                time.sleep(0.01)
+        finally:
+            source.close()
+    assert read.known.keys() == {JOB}
+    assert read.known[JOB].names.title == VARIABLES["SLURM_JOB_NAME"]
+    assert read.reason == f"job 1: /proc/{hostile}/environ does not answer"
 
 
 UNPRIVILEGED = ("setpriv", "--reuid", "65534", "--regid", "65534", "--clear-groups")
