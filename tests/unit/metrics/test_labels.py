@@ -23,7 +23,7 @@ def test_a_container_of_a_pod_has_the_attributes_of_its_pod() -> None:
         "container.name": "vllm",
         "container.image.name": "vllm:1",
         "container.runtime.name": "containerd",
-        "k8s.pod.uid": "uid",
+        "k8s.pod.uid": "pod-uid",
         "k8s.pod.name": "vllm-0",
         "k8s.namespace.name": "inference",
         "k8s.container.name": "vllm",
