@@ -52,13 +52,22 @@ class Deadline:
 class DeadlineReader(io.RawIOBase):
     """Reads a connection until its deadline, and raises TimeoutError after that. ``deadline`` may be replaced.
 
-    Without a deadline each read has the timeout of the socket.
+    Without a deadline each read has the timeout of the socket. ``max_bytes`` limits everything that is read, also what
+    a client reads without a limit of its own, such as the size of a chunk: TooLarge. ``allow_more`` starts again.
     """
 
-    def __init__(self, inner: io.RawIOBase, connection: socket.socket, deadline: Deadline) -> None:
+    def __init__(
+        self, inner: io.RawIOBase, connection: socket.socket, deadline: Deadline, max_bytes: int | None = None
+    ) -> None:
         self._inner = inner
         self._sock = connection  # the Docker SDK looks for this name in order to shut the connection down
         self.deadline: Deadline | None = deadline
+        self._max_bytes = max_bytes
+        self._read_bytes = 0
+
+    def allow_more(self) -> None:
+        """Count from zero again."""
+        self._read_bytes = 0
 
     def readable(self) -> bool:
         """True."""
@@ -68,7 +77,11 @@ class DeadlineReader(io.RawIOBase):
         """Read what has arrived, or wait for it until the deadline."""
         if self.deadline is not None:
             self._sock.settimeout(self.deadline.left_s())
-        return self._inner.readinto(buffer)
+        size = self._inner.readinto(buffer)
+        self._read_bytes += size or 0
+        if self._max_bytes is not None and self._read_bytes > self._max_bytes:
+            raise TooLarge(self._max_bytes)
+        return size
 
     def close(self) -> None:
         """Close the inner file."""

@@ -13,7 +13,6 @@ from typing import Final
 
 from otel_gpu.bounded_io import read_file
 from otel_gpu.config import Config
-from otel_gpu.config.groups import Environment
 from otel_gpu.metrics.catalogue import METRICS
 from otel_gpu.metrics.labels import IDENTITY_KEYS, Resources
 from otel_gpu.model import Pod
@@ -33,7 +32,7 @@ def resources_of(config: Config, pod: Pod | None = None) -> Resources:
     """The host's Resource, and the keys of workloads. Configured attributes with a key of a metric are left out."""
     export, names = config.export, config.names
     # A workload may have these keys: an attribute of the host must not replace them.
-    extra_keys = names.extra_keys(slurm=names.environment in {Environment.AUTO, Environment.SLURM})
+    extra_keys = names.extra_keys
     taken = taken_keys(export.resource_attributes, extra_keys)
     if taken:
         log.warning("resource-attributes %s are left out: metrics have attributes of that name", ", ".join(taken))

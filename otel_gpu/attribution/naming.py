@@ -59,7 +59,7 @@ class Namings:
             naming.cycles = min(naming.cycles + 1, WAIT_CYCLES + 1)
             found = names.get(key)
             if found is not None and (merged := _merged(naming.names, found)) != (naming.names or _NO_NAMES):
-                if naming.is_exported:
+                if naming.is_exported and _identifying(merged) != _identifying(naming.names or _NO_NAMES):
                     self._former[key, naming.number] = naming.names
                     naming.number += 1
                 naming.names = merged
@@ -117,6 +117,11 @@ class Namings:
         return restored
 
 
+def _identifying(names: WorkloadNames) -> WorkloadNames:
+    """The names that are labels of every series. What a workload says of itself is not."""
+    return names._replace(title=None, declared=())
+
+
 def _merged(known: WorkloadNames | None, found: WorkloadNames) -> WorkloadNames:
     """The names found now, completed by those known, whose source may be unavailable. Empty names remove all known."""
     if known is None or found in (known, _NO_NAMES):
@@ -127,10 +132,13 @@ def _merged(known: WorkloadNames | None, found: WorkloadNames) -> WorkloadNames:
 
 
 def _names_state(names: WorkloadNames | None) -> list[Any] | None:
-    return None if names is None else list(names)
+    """Names, as a list; without declared text where there is none, as earlier versions did."""
+    if names is None:
+        return None
+    return list(names) if names.declared else list(names[:-1])
 
 
 def _names_from(data: Any) -> WorkloadNames:
-    *names, extra = parts(data, len(WorkloadNames._fields))
-    attributes = tuple((text(key), text(value)) for key, value in extra)
-    return WorkloadNames._make((*(optional(text, each) for each in names), attributes))
+    *names, extra, declared = parts(data, len(WorkloadNames._fields) - 1, added=1)
+    texts = (tuple((text(key), text(value)) for key, value in each) for each in (extra, declared or ()))
+    return WorkloadNames._make((*(optional(text, each) for each in names), *texts))

@@ -79,11 +79,11 @@ def optional(read: Callable[[Any], T], data: Any) -> T | None:
     return None if data is None else read(data)
 
 
-def parts(data: Any, count: int) -> Sequence[Any]:
-    """A list of this many values."""
-    if not isinstance(data, list | tuple) or len(data) != count:
+def parts(data: Any, count: int, added: int = 0) -> Sequence[Any]:
+    """A list of this many values, and of as many more as later versions ``added``: ``None`` for those that it lacks."""
+    if not isinstance(data, list | tuple) or not count <= len(data) <= count + added:
         raise ValueError(f"{data!r} does not have {count} parts")
-    return data
+    return [*data, *[None] * (count + added - len(data))] if added else data
 
 
 def process_key_from(data: Any) -> ProcessKey:
@@ -115,15 +115,17 @@ def workload_account_key_from(data: Any) -> WorkloadAccountKey:
     return WorkloadAccountKey(workload_on_device_from(subject), whole(naming))
 
 
-def ref_state(ref: WorkloadRef) -> list[str | None]:
-    """A workload, as a list."""
-    return [ref.kind.value, ref.id, ref.runtime, ref.pod_uid, ref.slurm_step, ref.outer_container_id]
+def ref_state(ref: WorkloadRef) -> list[str | int | None]:
+    """A workload, as a list. Its user is left out if it has none, as earlier versions did."""
+    texts = (ref.kind.value, ref.id, ref.runtime, ref.pod_uid, ref.slurm_step, ref.outer_container_id)
+    return [*texts] if ref.user_uid is None else [*texts, ref.user_uid]
 
 
 def ref_from(data: Any) -> WorkloadRef:
     """The counterpart of ``ref_state``."""
-    kind, id_, *rest = parts(data, 6)
-    return WorkloadRef(WorkloadKind(kind), text(id_), *(optional(text, each) for each in rest))
+    kind, id_, *rest, user_uid = parts(data, 6, added=1)
+    runtime, pod_uid, step, outer = (optional(text, each) for each in rest)
+    return WorkloadRef(WorkloadKind(kind), text(id_), runtime, pod_uid, step, outer, optional(whole, user_uid))
 
 
 def _device_from(data: Any) -> DeviceKey:

@@ -16,8 +16,6 @@ CONTAINER_LABEL: Final = "container.label."
 POD_LABEL: Final = "k8s.pod.label."
 """Prefixes of attribute keys for labels, from OpenTelemetry's semantic conventions."""
 
-_JOB_KEYS: Final = ("slurm.job.account", "slurm.job.name", "slurm.job.partition", "slurm.job.user")
-
 
 # ---------------------------------------------------------------------------- sampling
 
@@ -121,11 +119,12 @@ class NamesConfig:
     container_labels: tuple[str, ...]
     pod_labels: tuple[str, ...]
 
-    def extra_keys(self, *, slurm: bool) -> tuple[str, ...]:
-        """Keys of attributes that only some workloads have: reported labels and the owner of a Slurm job. Sorted."""
+    @property
+    def extra_keys(self) -> tuple[str, ...]:
+        """Keys of attributes that only some workloads have: reported labels. Sorted."""
         containers = (f"{CONTAINER_LABEL}{key}" for key in self.container_labels)
         pods = (f"{POD_LABEL}{key}" for key in self.pod_labels)
-        return tuple(sorted({*containers, *pods, *(_JOB_KEYS if slurm else ())}))
+        return tuple(sorted({*containers, *pods}))
 
 
 # ---------------------------------------------------------------------------- export

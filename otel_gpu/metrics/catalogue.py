@@ -13,6 +13,7 @@ from typing import Final
 
 from otel_gpu.attribution.options import EnergyModel, EnergyPolicy
 from otel_gpu.attribution.power.baseline import Origin
+from otel_gpu.metrics.labels import DECLARED_KEYS
 from otel_gpu.model import CostBasis, GpuHealth, GpuState, SourceState, UnreadableReason
 
 
@@ -152,6 +153,11 @@ UNREADABLE_REASON: Final = Attribute(
     "otel_gpu.reason", str, "why a process could not be read, or not in full", tuple(UnreadableReason)
 )
 
+DECLARED: Final = tuple(
+    Attribute(key, str, f"{what} of the Slurm job, as the job states it in its environment", optional=True)
+    for key, what in zip(DECLARED_KEYS, ("name", "user", "account", "partition"), strict=True)
+)
+
 _GPU: Final = (HW_ID, GPU_INDEX)
 _PLACE: Final = (*_GPU, MIG_UUID, MIG_PROFILE)
 _TYPED: Final = (*_GPU, HW_TYPE)
@@ -263,6 +269,10 @@ METRICS: Final[tuple[Metric, ...]] = (
     _workload(
         "gpu.workload.cost", _COUNTER, "{currency}", "Cost of the workload's use; only with prices configured.",
         STATE, COST_BASIS, CURRENCY,
+    ),
+    _workload(
+        "gpu.workload.info", _UPDOWN, "1",
+        "What is known of the workload: its identity, and what it says of itself. Always 1.", *DECLARED,
     ),
     _process(
         "gpu.process.memory.usage", _UPDOWN, "By", "GPU memory that the process holds, as the driver lists it.",

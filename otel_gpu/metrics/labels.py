@@ -9,7 +9,15 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final, NamedTuple, TypeAlias
 
-from otel_gpu.model import OVERFLOW_PROCESS, ProcessReport, WorkloadGpu, WorkloadKind, WorkloadNames, WorkloadRef
+from otel_gpu.model import (
+    OVERFLOW_PROCESS,
+    ProcessReport,
+    WorkloadGpu,
+    WorkloadKind,
+    WorkloadNames,
+    WorkloadRef,
+    pod_uid_of,
+)
 
 AttributeValue: TypeAlias = str | int | bool
 Attributes: TypeAlias = Mapping[str, AttributeValue]
@@ -33,6 +41,10 @@ IDENTITY_KEYS: Final = (
     "systemd.unit",
 )
 """The keys of a workload's identity, in the order in which they are exported."""
+
+DECLARED_KEYS: Final = ("slurm.job.name", "slurm.job.user", "slurm.job.account", "slurm.job.partition")
+"""What a workload says of itself. It identifies nothing, so it is on ``gpu.workload.info`` only."""
+_NOT_EXTRA: Final = frozenset({*IDENTITY_KEYS, *DECLARED_KEYS})
 
 _NO_NAMES: Final = WorkloadNames()
 
@@ -86,7 +98,7 @@ def process_attributes(process: ProcessReport) -> dict[str, AttributeValue]:
 
 
 class WorkloadIdentity(NamedTuple):
-    """A workload as its Resource names it: known keys in the order of ``IDENTITY_KEYS``, then labels and the like.
+    """A workload as its Resource names it: known keys in the order of ``IDENTITY_KEYS``, then labels.
 
     Kind, id and name are always known. They distinguish the workload ``host`` (every process outside containers, jobs
     and units) from the host itself, whose Resource has none of the three.
@@ -98,15 +110,15 @@ class WorkloadIdentity(NamedTuple):
     def of(cls, ref: WorkloadRef, names: WorkloadNames | None) -> WorkloadIdentity:
         """The identity of a workload under these names. Further attributes never replace those of ``IDENTITY_KEYS``."""
         names = names or _NO_NAMES
-        pod_uid = names.pod_uid or ref.pod_uid
+        pod_uid = pod_uid_of(ref, names)
         is_container = ref.kind is WorkloadKind.CONTAINER
-        # An outer container chooses the ids inside it: such an id counts once a source names it.
-        has_container_id = is_container and (ref.outer_container_id is None or names != _NO_NAMES)
+        # A user or an outer container chooses the ids inside it: such an id counts once a source names it.
+        has_container_id = is_container and (ref.outer_id is None or names != _NO_NAMES)
         known = (
             ref.kind.value,
             ref.id,
-            names.title or names.container or ref.unnamed,
-            ref.outer_container_id,
+            names.container or ref.id_label,
+            ref.outer_id,
             ref.id if has_container_id else None,
             # LXC containers have a name and no id.
             ref.id if ref.kind is WorkloadKind.LXC else names.container if is_container else None,
@@ -120,7 +132,13 @@ class WorkloadIdentity(NamedTuple):
             ref.id if ref.kind is WorkloadKind.SYSTEMD_UNIT else None,
         )
         own = [(key, value) for key, value in zip(IDENTITY_KEYS, known, strict=True) if value]
-        return cls((*own, *[(key, value) for key, value in names.extra if value and key not in IDENTITY_KEYS]))
+        return cls((*own, *[(key, value) for key, value in names.extra if value and key not in _NOT_EXTRA]))
+
+
+def declared_attributes(names: WorkloadNames | None) -> dict[str, AttributeValue]:
+    """Attributes of a point of ``gpu.workload.info``: what the workload says of itself."""
+    declared = {} if names is None else dict(names.declared)
+    return {key: declared[key] for key in DECLARED_KEYS if declared.get(key)}
 
 
 @dataclass(frozen=True, slots=True)

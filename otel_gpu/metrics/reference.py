@@ -41,10 +41,12 @@ _RESOURCE: Final[Mapping[str, str]] = MappingProxyType(
         "gpu.workload.kind": "`container`, `slurm_job`, `systemd_unit`, `lxc` or `host`; always present",
         "gpu.workload.id": "container id, Slurm job id, unit or LXC name; "
         "`host`, `unidentified` (processes that the driver lists and `/proc` never showed), `overflow`; always present",
-        "gpu.workload.name": "the best name known, else the id; always present",
-        "gpu.workload.outer.id": "for a container inside another one: the id or name of the outermost. A workload "
-        "inside a container is never the same as one outside with the same id",
-        "container.id": "id of the container; for a container inside another one only if a name source knows that id",
+        "gpu.workload.name": "the name of the container, else the id; always present",
+        "gpu.workload.outer.id": "what is around the workload and can choose its id: the slice of a user "
+        "(`user-1000.slice`), the id or name of the outermost container, or both. A workload inside is never the same "
+        "as one outside with the same id",
+        "container.id": "id of the container; for one of a user or inside another one only if a name source knows that "
+        "id",
         "container.name": "name of the container",
         "container.image.name": "image of the container, as the runtime names it",
         "container.runtime.name": "runtime of the container",
@@ -75,7 +77,8 @@ _OF_RESOURCES: Final = """
 
 In OTLP each workload has its own Resource with those of these attributes that are known. In Prometheus they are
 labels of every series of workloads and processes. The container and pod labels that you choose (`container.label.…`,
-`k8s.pod.label.…`) and the names of Slurm jobs (`slurm.job.…`) are added ([names.md](names.md)).
+`k8s.pod.label.…`) are added ([names.md](names.md)). What a Slurm job says of itself (`slurm.job.name` and the like)
+is on `gpu.workload.info` only.
 """
 
 _OF_HOSTS: Final = """

@@ -12,6 +12,7 @@ from typing import Final, Generic, NamedTuple, TypeAlias, TypeVar
 from otel_gpu.metrics.labels import (
     Attributes,
     WorkloadIdentity,
+    declared_attributes,
     gpu_attributes,
     mig_attributes,
     process_attributes,
@@ -53,7 +54,8 @@ class UseRow(NamedTuple, Generic[Use]):
     """A workload's or process's use of one device, with the labels that all its points share.
 
     Energy and utilization that are not counted are absent, not 0. ``is_watched`` is false while the agent is paused:
-    presence at the time of the pause says nothing about now.
+    presence at the time of the pause says nothing about now. ``declared`` is what a workload says of itself;
+    ``None`` for a process, and under names that the workload no longer has.
     """
 
     use: Use
@@ -62,6 +64,7 @@ class UseRow(NamedTuple, Generic[Use]):
     has_energy: bool
     has_utilization: bool
     is_watched: bool
+    declared: Attributes | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,14 +122,18 @@ def _workload_rows(
     newest is exported.
     """
     newest: dict[tuple[WorkloadIdentity, str, str | None], UseRow[WorkloadGpu]] = {}
-    for workload in sorted(report.workloads, key=lambda each: each.naming):
+    ordered = sorted(report.workloads, key=lambda each: each.naming)
+    present = {workload.ref.key: workload.naming for workload in ordered}
+    for workload in ordered:
         identity = identities[*workload.ref.key, workload.naming]
         if identity is None:
             continue
         is_overflow = workload.ref == OVERFLOW_WORKLOAD
+        has_present_names = present[workload.ref.key] == workload.naming
+        declared = declared_attributes(workload.names) if has_present_names else None
         for part in workload.gpus:
             attributes = workload_attributes(part, is_overflow=is_overflow)
-            row = _use_row(part, identity, attributes, gpus.get(part.gpu_uuid))
+            row = _use_row(part, identity, attributes, gpus.get(part.gpu_uuid))._replace(declared=declared)
             newest[identity, part.gpu_uuid, part.mig_uuid] = row
     return tuple(newest.values())
 

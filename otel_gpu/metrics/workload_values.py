@@ -33,6 +33,7 @@ def workload_values(row: UseRow[WorkloadGpu], currency: str) -> Iterator[Value]:
     yield "gpu.workload.access", int(part.active or part.possible) if is_known else None, NO_ATTRIBUTES
     if part.possible:
         return
+    yield "gpu.workload.info", None if row.declared is None else 1, row.declared or NO_ATTRIBUTES
     yield "gpu.workload.memory.usage", part.measured_bytes if part.active else 0, _MEASURED
     yield "gpu.workload.memory.usage", part.inferred_bytes if part.active else 0, _INFERRED
     has_confidence = part.active and part.inferred_bytes is not None

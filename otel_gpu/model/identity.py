@@ -44,7 +44,8 @@ class WorkloadRef:
     """Which workload a process belongs to: enough to identify it, nothing that needs a look-up.
 
     ``id`` is the container id, Slurm job id, unit name or LXC name. ``outer_container_id`` is the outermost container
-    around it (a ``kind`` node, Docker in Docker, LXC). That container can choose everything inside it, also ``id``.
+    around it (a ``kind`` node, Docker in Docker, LXC), ``user_uid`` the user in whose slice its cgroup is. Either can
+    choose everything inside it, also ``id``.
     """
 
     kind: WorkloadKind
@@ -53,24 +54,33 @@ class WorkloadRef:
     pod_uid: str | None = None
     slurm_step: str | None = None
     outer_container_id: str | None = None
+    user_uid: int | None = None
 
     key: WorkloadKey = field(init=False, compare=False, repr=False)
-    """Kind and id, with the id of the outer container. Equal ids of another kind or inside another container are other
-    workloads. Stored because most look-ups use it."""
+    """Kind and id, with what is around it. Equal ids of another kind, of another user or inside another container are
+    other workloads. Stored because most look-ups use it."""
 
     def __post_init__(self) -> None:
         """Set the key."""
-        own_id = self.id if self.outer_container_id is None else f"{self.outer_container_id}/{self.id}"
+        own_id = self.id if self.outer_id is None else f"{self.outer_id}/{self.id}"
         object.__setattr__(self, "key", (self.kind, own_id))
 
     @property
-    def id_label(self) -> str:
-        """The label of a workload without a name: its id, after the outer container's; shortened as engines do."""
-        if self.outer_container_id is None:
-            return self.id
-        return "/".join(each[:_SHORT] if len(each) == _LONG else each for each in (self.outer_container_id, self.id))
+    def outer_id(self) -> str | None:
+        """What is around the workload and can choose its id: the user's slice, the outer container, or both."""
+        if self.user_uid is None:
+            return self.outer_container_id
+        user = f"user-{self.user_uid}.slice"
+        return user if self.outer_container_id is None else f"{user}/{self.outer_container_id}"
 
-    unnamed = id_label
+    @property
+    def id_label(self) -> str:
+        """The label of a workload without a name: its id, after what is around it; shortened as engines do."""
+        if self.outer_id is None:
+            return self.id
+        user = None if self.user_uid is None else f"user-{self.user_uid}"
+        parts = [each for each in (user, self.outer_container_id, self.id) if each is not None]
+        return "/".join(each[:_SHORT] if len(each) == _LONG else each for each in parts)
 
     def __hash__(self) -> int:
         """Hash the key: equal references have equal keys."""
@@ -91,8 +101,9 @@ OVERFLOW_PROCESS: Final = ProcessKey(0, 0)
 class WorkloadNames(NamedTuple):
     """The names of a workload. An unknown name is ``None``.
 
-    ``title`` is the name of a workload that is not a container, such as a Slurm job. ``extra`` are further
-    attributes of its Resource, sorted by key: labels of containers and pods, a job's user and account.
+    ``title`` is the name that a Slurm job gave itself: views show it. ``extra`` are further attributes of the Resource,
+    sorted by key: labels of containers and pods. ``declared`` is text that the workload gave itself, such as the
+    account of a Slurm job, sorted by key: it identifies nothing and is on ``gpu.workload.info`` only.
     """
 
     container: str | None = None
@@ -103,6 +114,7 @@ class WorkloadNames(NamedTuple):
     runtime: str | None = None
     title: str | None = None
     extra: tuple[tuple[str, str], ...] = ()
+    declared: tuple[tuple[str, str], ...] = ()
 
     def over(self, other: WorkloadNames) -> WorkloadNames:
         """These names; an unknown one is taken from ``other``."""
@@ -115,6 +127,7 @@ class WorkloadNames(NamedTuple):
             runtime=other.runtime if self.runtime is None else self.runtime,
             title=other.title if self.title is None else self.title,
             extra=tuple(sorted((dict(other.extra) | dict(self.extra)).items())),
+            declared=tuple(sorted((dict(other.declared) | dict(self.declared)).items())),
         )
 
 

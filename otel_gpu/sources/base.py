@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
+from enum import StrEnum
 from types import MappingProxyType
 from typing import Final, NamedTuple, Protocol
 
@@ -89,14 +90,49 @@ class PodContainer(NamedTuple):
     container: str
 
 
+class SpeakerKind(StrEnum):
+    """What kind of program a name source asks, which decides what its text may identify."""
+
+    HOST = "host"
+    """The whole host: the simulated one."""
+    ENGINE = "engine"
+    """Docker or Podman."""
+    KUBERNETES = "kubernetes"
+    """The runtime of a node (CRI), its kubelet, the API."""
+    SLURM = "slurm"
+
+
+@dataclass(frozen=True, slots=True)
+class Speaker:
+    """The program that a name source asks. ``runtimes`` are those that cgroups of an engine's containers show.
+
+    ``uid`` is the user whose own engine it is, ``None`` for root's.
+    """
+
+    kind: SpeakerKind
+    runtimes: frozenset[str] = frozenset()
+    uid: int | None = None
+
+
+HOST: Final = Speaker(SpeakerKind.HOST)
+KUBERNETES: Final = Speaker(SpeakerKind.KUBERNETES)
+SLURM: Final = Speaker(SpeakerKind.SLURM)
+
+
 class WorkloadInfo(NamedTuple):
-    """What a source knows of one workload: names, whether it runs, since when (Unix time), its claims to GPUs."""
+    """What a source knows of one workload: names, whether it runs, since when (Unix time), its claims to GPUs.
+
+    ``labelled`` are names of a pod from labels that an engine does not check. ``place`` is the workload as the cgroup
+    of its process shows it, where the source named a process that exists.
+    """
 
     ref: WorkloadRef
     names: WorkloadNames
     running: bool = True
     since_s: float | None = None
     claims: tuple[Claim, ...] = ()
+    labelled: WorkloadNames | None = None
+    place: WorkloadRef | None = None
 
 
 NO_WORKLOADS: Final[Mapping[str, WorkloadInfo]] = MappingProxyType({})
@@ -107,7 +143,8 @@ NO_PODS: Final[Mapping[PodContainer, tuple[Claim, ...]]] = MappingProxyType({})
 class NameRead:
     """What a name source knows: workloads by their ids, and the kubelet's claims by pod and container name.
 
-    The mappings are never changed after they were returned. ``pending`` are ids that are still being looked up.
+    The mappings are never changed after they were returned. ``pending`` are ids that are still being looked up. What
+    may be believed depends on the ``speaker``.
     """
 
     known: Mapping[str, WorkloadInfo] = field(default_factory=lambda: NO_WORKLOADS)
@@ -116,6 +153,7 @@ class NameRead:
     state: SourceState = SourceState.OK
     reason: str | None = None
     errors: int = 0
+    speaker: Speaker = HOST
 
 
 class GpuSource(Protocol):

@@ -76,7 +76,8 @@ def violation(text: str) -> str | None:
 def _ill_formed(workload: WorkloadRef, text: str) -> str | None:
     if workload.kind is WorkloadKind.HOST:
         return f"{workload} is another host"
-    if workload.id not in text or (workload.outer_container_id or "") not in text:
+    around = (workload.outer_container_id or "", str(workload.user_uid or ""))
+    if not all(part in text for part in (workload.id, *around)):
         return f"{workload} is not in the text"
     if workload.id == workload.outer_container_id:
         return f"{workload} is around itself"

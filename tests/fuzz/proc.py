@@ -120,7 +120,7 @@ def check_environment(data: bytes) -> str | None:
     job = parse_job(data)
     if job is None:
         return None
-    texts = [job.names.title, *(value for _, value in job.names.extra)]
+    texts = [job.names.title, *(value for _, value in job.names.declared)]
     return next((wrong for text in texts if (wrong := unfit(text))), None)
 
 

@@ -9,6 +9,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Generic, TypeVar
 
+from otel_gpu.sources.names.untrusted import MAX_NAME_BYTES
+
 Input = TypeVar("Input", bytes, str)
 
 
@@ -105,16 +107,16 @@ def _changed(rng: random.Random, value: Any) -> Any:
     return _odd(rng)
 
 
-def unfit(text: str | None, longest: int = 1024) -> str | None:
+def unfit(text: str | None, longest: int = MAX_NAME_BYTES) -> str | None:
     """The defect of a name that will be exported; ``None`` without one."""
     if text is None:
         return None
     if not text:
         return "an empty name is exported"
-    if len(text) > longest:
-        return f"a name of {len(text)} characters is exported"
     try:
-        text.encode("utf-8")
+        size_bytes = len(text.encode("utf-8"))
     except UnicodeEncodeError:
         return f"a name that no exporter can encode is exported: {text!a}"
+    if size_bytes > longest:
+        return f"a name of {size_bytes} bytes is exported"
     return None

@@ -61,6 +61,9 @@ def test_any_text_gives_a_workload_whose_parts_are_in_the_text(text: str) -> Non
     assert workload.pod_uid is None or workload.pod_uid in text.replace("_", "-")
     assert workload.outer_container_id is None or workload.outer_container_id in text
     assert workload.outer_container_id != workload.id
+    assert (
+        workload.user_uid is None or f"user-{workload.user_uid}.slice" in text or f"user@{workload.user_uid}." in text
+    )
 
 
 @some
@@ -97,12 +100,21 @@ def test_garbage_beside_a_real_line_changes_nothing(name: str, garbage: list[str
     container_id=hex64,
     below=st.sampled_from(["", "/container", "/system.slice/ollama.service", "/init.scope"]),
     hidden=st.integers(0, 5),
+    user=st.none() | st.integers(1, (1 << 32) - 1),
 )
 def test_a_scope_is_read_back_with_all_that_is_around_it(
-    *, outer: str | None, pod_uid: str | None, runtime: tuple[str, str], container_id: str, below: str, hidden: int
+    *,
+    outer: str | None,
+    pod_uid: str | None,
+    runtime: tuple[str, str],
+    container_id: str,
+    below: str,
+    hidden: int,
+    user: int | None,
 ) -> None:
     prefix, name = runtime
     written = "/.." * hidden
+    written += f"/user.slice/user-{user}.slice/user@{user}.service" if user else ""
     written += f"/docker/{outer}/kubelet.slice" if outer else ""
     written += f"/kubelet-kubepods-pod{pod_uid.replace('-', '_')}.slice" if pod_uid else ""
     written += f"/{prefix}-{container_id}.scope{below}"
@@ -113,4 +125,5 @@ def test_a_scope_is_read_back_with_all_that_is_around_it(
         runtime=name,
         pod_uid=pod_uid,
         outer_container_id=outer if outer != container_id else None,
+        user_uid=user,
     )

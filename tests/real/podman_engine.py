@@ -1,4 +1,7 @@
-"""A real Podman with a service that has Docker's API, in a temporary directory, with an image of busybox."""
+"""A real Podman with a service that has Docker's API, in a temporary directory, with an image of busybox.
+
+Root's, or rootless as a user without a name: without ranges in /etc/subuid, its containers have that one uid.
+"""
 
 from __future__ import annotations
 
@@ -21,10 +24,11 @@ IMAGE: Final = "localhost/bb:latest"
 
 
 class PodmanEngine:
-    """``podman`` and its service."""
+    """``podman`` and its service, as user ``uid``."""
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, directory: Path, uid: int = 0) -> None:
         self.directory = directory
+        self.uid = uid
         self.base_url = f"unix://{directory}/podman.sock"
         self._service: subprocess.Popen[bytes] | None = None
         self._configure()
@@ -76,11 +80,11 @@ class PodmanEngine:
             self.podman("rm", "--all", "--force", "--time=0")
         finally:
             self.stop()
-            kill_below(self.directory)
+            kill_below(self.directory)  # a rootless one has a process that keeps its namespaces
             unmount_below(self.directory)
 
     def _configure(self) -> None:
-        conmon, runc = require_program("conmon", REMEDY), require_program("runc", REMEDY)
+        conmon, runc = self._program("conmon"), self._program("runc")
         # Locks are in a file, because all Podmans of a host share the default in shared memory. The limits are low
         # enough for hosts where root cannot raise its own.
         (self.directory / "containers.conf").write_text(
@@ -101,20 +105,37 @@ class PodmanEngine:
         policy = self.directory / ".config/containers/policy.json"
         policy.parent.mkdir(parents=True)
         policy.write_text('{"default": [{"type": "insecureAcceptAnything"}]}', encoding="utf-8")
+        for path in (self.directory, policy.parent, policy.parent.parent):
+            os.chown(path, self.uid, self.uid)
+
+    def _program(self, name: str) -> Path:
+        """A program where the user may reach it: engines that were unpacked in root's home directory are mounted."""
+        found = require_program(name, REMEDY).resolve()
+        unpacked = next((each for each in found.parents if each.name == "engines"), None)
+        if self.uid == 0 or unpacked is None:
+            return found
+        mounted = self.directory / "engines"
+        if not mounted.is_dir():
+            mounted.mkdir()
+            subprocess.run(["mount", "--bind", str(unpacked), str(mounted)], check=True, capture_output=True)
+        return mounted / found.relative_to(unpacked)
 
     def _environment(self) -> dict[str, str]:
         own = {"HOME": str(self.directory), "CONTAINERS_CONF": str(self.directory / "containers.conf")}
+        if self.uid:
+            own["XDG_RUNTIME_DIR"] = str(self.directory)
         return {"PATH": os.environ["PATH"], **own}
 
     def _words(self, *words: str) -> list[str]:
         own = {"--root": "data", "--runroot": "run", "--tmpdir": "tmp"}
         places = [f"{flag}={self.directory / name}" for flag, name in own.items()]
-        return [str(require_program("podman", REMEDY)), *places, "--storage-driver=vfs", *words]
+        as_user = ["setpriv", f"--reuid={self.uid}", f"--regid={self.uid}", "--clear-groups"] if self.uid else []
+        return [*as_user, str(self._program("podman")), *places, "--storage-driver=vfs", *words]
 
 
 @contextmanager
-def podman_engine() -> Iterator[PodmanEngine]:
-    """Start a service with an image; everything is removed at the end."""
+def podman_engine(uid: int = 0) -> Iterator[PodmanEngine]:
+    """Start a service of a user with an image; everything is removed at the end."""
     if os.geteuid() != 0:
         pytest.skip("needs root: runs containers")
     require_program("podman", REMEDY)
@@ -122,7 +143,7 @@ def podman_engine() -> Iterator[PodmanEngine]:
     # A short path: the path of a unix socket has at most 107 bytes.
     directory = Path(tempfile.mkdtemp(prefix="og-podman-"))
     try:
-        engine = PodmanEngine(directory)
+        engine = PodmanEngine(directory, uid)
         try:
             (directory / "image.tar").write_bytes(image)
             engine.podman("import", str(directory / "image.tar"), IMAGE)

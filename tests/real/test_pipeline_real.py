@@ -2,15 +2,28 @@
 
 from __future__ import annotations
 
+import time
+import urllib.request
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
+from otel_gpu.attribution.attributor import Attributor
+from otel_gpu.export.otlp_encoder import encode
+from otel_gpu.export.prometheus import Exposition, PrometheusRenderer
+from otel_gpu.metrics.agent_values import SelfStats
 from otel_gpu.metrics.catalogue import BY_NAME, Kind
+from otel_gpu.metrics.collect import MetricCollector
+from otel_gpu.metrics.labels import DECLARED_KEYS, Resources
+from otel_gpu.metrics.names import label_name
+from otel_gpu.model import WorkloadKind, WorkloadNames, WorkloadRef
+from otel_gpu.sources.names.untrusted import sanitize
 from tests.agent_process import AgentProcess, simulated_agent
+from tests.builders import GIB, facts, gpu, listed, memory, snapshot
 from tests.real.collector import CONFIGURATIONS, Addresses, collector, read_file, to_file
 from tests.real.otlp_points import Point, points_of, sum_by_gpu, whole_mj
 from tests.web import ask
@@ -177,3 +190,34 @@ def test_names_and_labels_through_a_collector_equal_the_agents_own(tmp_path: Pat
         assert "gpu_workload_energy_joules_total" in {name for name, _ in own}
         assert "duplicate" not in behind.log.lower()
         assert "error" not in behind.log.lower(), behind.log
+
+
+def test_what_a_job_says_of_itself_is_on_one_metric_on_both_routes(tmp_path: Path) -> None:
+    """Also where its text is as long as possible and has characters that an exposition escapes."""
+    text = sanitize('a "job"\n\\' + "\N{EURO SIGN}" * 1024)
+    assert text is not None
+    names = WorkloadNames(title=text, declared=tuple((key, text) for key in sorted(DECLARED_KEYS)))
+    job = WorkloadRef(WorkloadKind.SLURM_JOB, "184219")
+    reports = Attributor()
+    for at_s in (0.0, 5.0):
+        reading = gpu(0, [listed(100, GIB)], memory=memory(used_gib=1), energy_mj=int(1e6 + 1e5 * at_s), power_w=100.0)
+        world = snapshot(reading, processes=[facts(100, job)], at_s=at_s)
+        report = reports.observe(replace(world, names={job.key: names}))
+    collection = replace(MetricCollector(lambda: SelfStats(0)).collect(report), time_ns=time.time_ns())
+    resources = Resources({"host.name": "node-1"}, {})
+    own = series(PrometheusRenderer(resources).render(collection, Exposition.TEXT).decode())
+    with collector(CONFIGURATIONS / "prometheus-scrape.yaml", directory=tmp_path) as behind:
+        request = urllib.request.Request(
+            f"http://{behind.addresses.otlp_http}/v1/metrics",
+            encode(collection, resources).SerializeToString(),
+            {"Content-Type": "application/x-protobuf"},
+        )
+        with urllib.request.urlopen(request, timeout=10) as accepted:
+            assert accepted.status == 200
+        through = series(ask(behind.addresses.prometheus, "/metrics").body)
+    assert own == through
+    labels = {name: dict(found) for name, found in own}
+    assert {name for name, found in labels.items() if "slurm_job_name" in found} == {"gpu_workload_info"}
+    info = labels["gpu_workload_info"]
+    assert {info[label_name(key)] for key in DECLARED_KEYS} == {text}
+    assert (info["gpu_workload_name"], info["slurm_job_id"]) == ("184219", "184219")

@@ -15,12 +15,14 @@ from typing import Any
 
 import pytest
 
-from otel_gpu.clock import ManualClock
+from otel_gpu.clock import ManualClock, SystemClock
+from otel_gpu.model import WorkloadKind, WorkloadRef
 from otel_gpu.sources.base import Claim, NameRead
 from otel_gpu.sources.names.slurm import PRIVILEGE_FIX, SlurmSource, read_pids
 from tests.cli import clean_environment, otel_gpu
 from tests.nvml_stub.world import World
-from tests.real.otlp_points import resource_attributes
+from tests.real.attackers.processes import attackers
+from tests.real.otlp_points import points_of, resource_attributes
 
 pytestmark = [
     pytest.mark.real,
@@ -104,12 +106,24 @@ def identity(result: subprocess.CompletedProcess[str]) -> dict[str, str]:
     return next(each for each in found if each.get("slurm.job.id") == JOB)
 
 
-def test_a_job_has_its_name_user_account_and_partition(stub_dir: Path, tmp_path: Path) -> None:
+DECLARED = {
+    f"slurm.job.{key}": VARIABLES[f"SLURM_JOB_{key.upper()}"] for key in ("name", "user", "account", "partition")
+}
+
+
+def test_what_a_job_says_of_itself_is_on_one_metric_and_in_the_views(stub_dir: Path, tmp_path: Path) -> None:
     with running_job(VARIABLES) as pid:
-        resource = identity(ask(stub_dir, tmp_path, pid, "once", "--format", "otlp"))
+        result = ask(stub_dir, tmp_path, pid, "once", "--format", "otlp")
+        resource, exported = identity(result), json.loads(result.stdout)["resourceMetrics"]
+        shown = ask(stub_dir, tmp_path, pid, "once", "--format", "json").stdout
         doctor = ask(stub_dir, tmp_path, pid, "doctor").stdout
-    assert resource["gpu.workload.name"] == resource["slurm.job.name"] == VARIABLES["SLURM_JOB_NAME"]
-    assert [resource[f"slurm.job.{key}"] for key in ("user", "account", "partition")] == ["ada", "physics", "gpu"]
+    assert resource["gpu.workload.name"] == JOB
+    assert not DECLARED.keys() & resource.keys()
+    points = [point for point in points_of(exported) if point.get("slurm.job.id") == JOB]
+    assert {point.name for point in points if "slurm.job.name" in dict(point.attributes)} == {"gpu.workload.info"}
+    [info] = [point for point in points if point.name == "gpu.workload.info"]
+    assert DECLARED.items() <= dict(info.attributes).items()
+    assert f'"name":{json.dumps(VARIABLES["SLURM_JOB_NAME"])}' in shown.replace(": ", ":")
     [slurm] = [line for line in doctor.splitlines() if line.split()[1] == "slurm"]
     assert slurm.startswith("ok ")
     assert slurm.endswith(": 1 workload known")
@@ -121,7 +135,7 @@ def test_the_variables_of_another_job_are_ignored(stub_dir: Path, tmp_path: Path
         doctor = ask(stub_dir, tmp_path, pid, "doctor", "--environment", "slurm").stdout
     assert f"job {JOB}: process {pid} claims to be of job '1'; it is ignored" in doctor
     assert resource["gpu.workload.name"] == JOB
-    assert "slurm.job.user" not in resource
+    assert "ada" not in resource.values()
 
 
 def test_a_job_with_a_gpu_and_no_process_on_it_is_known_until_it_ends() -> None:
@@ -144,6 +158,27 @@ def test_a_job_with_a_gpu_and_no_process_on_it_is_known_until_it_ends() -> None:
     assert (known.names.title, known.claims) == (VARIABLES["SLURM_JOB_NAME"], (Claim("0"),))
     until(source, lambda read: not read.known)
     source.close()
+
+
+@pytest.mark.skipif(shutil.which("cc") is None, reason="needs cc")
+def test_a_process_that_keeps_the_lock_of_its_memory_costs_neither_its_job_nor_others_their_names() -> None:
+    """A process of an unprivileged user waits for a page of its own FUSE file system: its environ does not answer."""
+    with attackers() as attack, attack.fuse("fault") as hostile, running_job(VARIABLES) as pid:
+        source = SlurmSource(Path("/proc"), SystemClock(), cgroup_root=Path("/nonexistent"))
+        jobs = {
+            WorkloadRef(WorkloadKind.SLURM_JOB, "1"): [hostile],
+            WorkloadRef(WorkloadKind.SLURM_JOB, JOB): [hostile, pid],
+        }
+        try:
+            end_s = time.monotonic() + 30
+            while JOB not in (read := source.read(jobs)).known or read.pending or read.reason is None:
+                assert time.monotonic() < end_s, read
+                time.sleep(0.01)
+        finally:
+            source.close()
+    assert read.known.keys() == {JOB}
+    assert read.known[JOB].names.title == VARIABLES["SLURM_JOB_NAME"]
+    assert read.reason == f"job 1: /proc/{hostile}/environ does not answer"
 
 
 UNPRIVILEGED = ("setpriv", "--reuid", "65534", "--regid", "65534", "--clear-groups")

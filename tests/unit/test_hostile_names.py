@@ -17,8 +17,9 @@ from otel_gpu.config.compat_exporters import EXPORTERS
 from otel_gpu.export.document import to_json
 from otel_gpu.export.otlp import to_otlp_json
 from otel_gpu.export.prometheus import Exposition, PrometheusRenderer
-from otel_gpu.model import Report, SourceOutcome, SourceState, WorkloadNames
-from otel_gpu.sources.names.untrusted import MAX_CHARS, sanitize
+from otel_gpu.metrics.labels import DECLARED_KEYS
+from otel_gpu.model import Report, SourceOutcome, SourceState, WorkloadKind, WorkloadNames, WorkloadRef
+from otel_gpu.sources.names.untrusted import MAX_TEXT_BYTES, sanitize
 from otel_gpu.web.endpoints import Page as WebPage
 from tests.tables import render as render_table
 from tests.tables import views
@@ -89,7 +90,7 @@ def acts(text: str) -> set[str]:
 
 
 def test_names_are_cut_at_the_longest_length() -> None:
-    assert all(len(sanitize(text) or "") <= MAX_CHARS for text in HOSTILE.values())
+    assert all(len((sanitize(text) or "").encode()) <= MAX_TEXT_BYTES for text in HOSTILE.values())
 
 
 def test_a_terminal_shows_the_name_in_one_line_and_acts_on_nothing(name: str) -> None:
@@ -165,3 +166,24 @@ def test_a_log_line_that_quotes_the_name_is_one_line(
     (line,) = capsys.readouterr().err.splitlines()
     assert line.isascii()
     assert line.isprintable()
+
+
+def test_what_jobs_say_of_themselves_is_not_repeated_for_their_processes() -> None:
+    """2,000 processes of jobs with four variables of 1,024 characters once made an exposition of 275 MB."""
+
+    def size_bytes(text: str) -> int:
+        exported = sanitize(text)
+        assert exported is not None
+        names = WorkloadNames(title=exported, declared=tuple((key, exported) for key in sorted(DECLARED_KEYS)))
+        jobs = [WorkloadRef(WorkloadKind.SLURM_JOB, str(number)) for number in range(20)]
+        report = answer(
+            device(memory=split(measured=40)),
+            workloads=[workload(part(measured=1), ref=job, names=names) for job in jobs],
+            processes=[process(pid, ref=jobs[pid % 20], memory_bytes=1) for pid in range(2000)],
+        )
+        text_of = PrometheusRenderer(RESOURCES).render(collected(report), Exposition.TEXT)
+        assert text_of.count(b"gpu_process_memory_usage_bytes{") == 2000
+        return len(text_of)
+
+    added_bytes = size_bytes("€" * 1024) - size_bytes("x")
+    assert 0 < added_bytes <= 20 * len(DECLARED_KEYS) * MAX_TEXT_BYTES

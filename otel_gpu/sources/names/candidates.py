@@ -18,6 +18,7 @@ from otel_gpu.sources.unix_socket import connect
 _DOCKER: Final = "var/run/docker.sock"
 _PODMAN: Final = "run/podman/podman.sock"
 _USER_PODMAN: Final = "podman/podman.sock"
+_OF_USER: Final = "podman-"
 _CONTAINERD: Final = "run/containerd/containerd.sock"
 _CRI: Final = (
     "run/k3s/containerd/containerd.sock",
@@ -137,6 +138,7 @@ class Facts:
 class SourceCandidate:
     """A possible name source: where it is (``url`` or ``socket``), whether it is ``used``, and ``why``.
 
+    ``uid`` is the user in whose directory the socket is: that user can replace it at any time.
     ``lacks`` is what it cannot work without, and ``fix`` how to provide that. A source that lacks something and is
     used was requested: it is reported as unavailable.
     """
@@ -147,6 +149,7 @@ class SourceCandidate:
     why: str
     url: str | None = None
     socket: Socket | None = None
+    uid: int | None = None
     lacks: str | None = None
     fix: str | None = None
 
@@ -229,7 +232,7 @@ def _user_podmans(root: Path, own: Path | None) -> dict[str, Socket]:
     for directory in directories:
         podman = look(directory / _USER_PODMAN)
         if podman.exists and podman not in found.values():
-            found[f"podman-{directory.name if directory.name.isdecimal() else 'user'}"] = podman
+            found[f"{_OF_USER}{directory.name if directory.name.isdecimal() else 'user'}"] = podman
     return found
 
 
@@ -309,7 +312,9 @@ def _podmans(options: NameOptions, facts: Facts) -> Iterator[SourceCandidate]:
         used = number < MAX_USERS and _is_used(options, "podman", found=True, configured=True)
         why = f"over the limit of {MAX_USERS} users" if number >= MAX_USERS else _why_not(options, "")
         url = f"{_UNIX}{each.path}"
-        yield SourceCandidate(name, Kind.PODMAN, used, url if used else why, url, each)
+        uid = name.removeprefix(_OF_USER)
+        owner = int(uid) if uid.isdecimal() and int(uid) > 0 else None
+        yield SourceCandidate(name, Kind.PODMAN, used, url if used else why, url, each, owner)
 
 
 def _cri(options: NameOptions, facts: Facts) -> SourceCandidate:

@@ -12,11 +12,11 @@ from otel_gpu.clock import Clock
 from otel_gpu.errors import Unavailable, Unsupported
 from otel_gpu.model import SourceState, WorkloadKind, WorkloadNames, WorkloadRef
 from otel_gpu.sources.backoff import Backoff
-from otel_gpu.sources.base import NO_WORKLOADS, NameRead, PodContainer, WorkloadInfo
+from otel_gpu.sources.base import KUBERNETES, NO_WORKLOADS, NameRead, PodContainer, WorkloadInfo
 from otel_gpu.sources.names.grpc_client import GrpcPoller
 from otel_gpu.sources.names.poller import PublishedNames
 from otel_gpu.sources.names.proto.cri_pb2 import Container, ImageSpec, ListContainersResponse, VersionResponse
-from otel_gpu.sources.names.untrusted import MAX_CHARS, sanitize
+from otel_gpu.sources.names.untrusted import MAX_NAME_BYTES, MAX_TEXT_BYTES, change_of, sanitize
 
 RELIST_S: Final = 120.0
 """Interval of complete lists, which show what has ended. A list of 500 containers takes 1.5 to 2 ms of CPU."""
@@ -60,7 +60,7 @@ class CriSource:
         self._labels = frozenset(labels)
         self._expected = expected
         self._relist_s = relist_s
-        self._published = PublishedNames()
+        self._published = PublishedNames(KUBERNETES)
         self._poller = GrpcPoller(name, endpoint, self._published, self._poll, timeout_s=timeout_s, clock=clock)
         self._runtime: str | None = None
         self._listed = NO_CONTAINERS
@@ -183,6 +183,9 @@ _POD: Final = "io.kubernetes.pod.name"
 _NAMESPACE: Final = "io.kubernetes.pod.namespace"
 _POD_UID: Final = "io.kubernetes.pod.uid"
 
+_LABEL: Final = "label "
+"""What a label is called in a problem, before its key."""
+
 _DIGEST: Final = re.compile(r"(?:sha256:)?[0-9a-f]{64}")
 """A digest, which the kubelet uses for an image that it has pulled. It is not a name."""
 
@@ -247,9 +250,12 @@ def _parse_container(
         "pod": found.get(_POD),
         "namespace": found.get(_NAMESPACE),
         "pod uid": found.get(_POD_UID),
-        **{f"label {key}": found[key] for key in sorted(labels) if key in found},
+        **{f"{_LABEL}{key}": found[key] for key in sorted(labels) if key in found},
     }
-    sanitized = {what: sanitize(text) for what, text in texts.items()}
+    sanitized = {
+        what: sanitize(text, MAX_TEXT_BYTES if what.startswith(_LABEL) else MAX_NAME_BYTES)
+        for what, text in texts.items()
+    }
     names = WorkloadNames(
         container=sanitized["name"],
         image=sanitized["image"],
@@ -270,15 +276,15 @@ def _parse_container(
 
 def _labels(sanitized: Mapping[str, str | None]) -> Iterator[tuple[str, str]]:
     for what, text in sanitized.items():
-        if what.startswith("label ") and text is not None:
-            yield f"container.label.{what.removeprefix('label ')}", text
+        if what.startswith(_LABEL) and text is not None:
+            yield f"container.label.{what.removeprefix(_LABEL)}", text
 
 
 def _problem(id_: str, texts: Mapping[str, str | None], sanitized: Mapping[str, str | None]) -> str | None:
     subject = f"container {one_line(id_, 12)}"
     for what, text in texts.items():
-        if text and sanitized[what] != text:
-            return f"{subject}: its {what} has {len(text):,} characters; only the first {MAX_CHARS:,} are exported"
+        if text and (change := change_of(text, sanitized[what] or "")) is not None:
+            return f"{subject}: its {what} {change}"
         if text and "\ufffd" in text:
             return f"{subject}: its {what} is not valid UTF-8; invalid bytes are exported as \ufffd"
     return None

@@ -10,7 +10,7 @@ from typing import Final
 
 from otel_gpu.clock import Clock
 from otel_gpu.model import SourceState, WorkloadKind, WorkloadRef
-from otel_gpu.sources.base import NameRead, NameSource
+from otel_gpu.sources.base import HOST, NameRead, NameSource
 from otel_gpu.sources.names.poller import Poller, PublishedNames
 
 log = logging.getLogger(__name__)
@@ -40,7 +40,7 @@ class SourceDiscovery:
         self._find = find
         self._clock = clock
         self._started_ns = clock.monotonic_ns()
-        self._published = PublishedNames()
+        self._published = PublishedNames(HOST)
         self._published.set_ok()  # no source is missing yet
         self._poller = Poller(name, self._published, self._poll)
         self._lock = threading.Lock()

@@ -121,6 +121,8 @@ class NameSourceFactory:
             tls=self._tls(url) if candidate.kind is Kind.DOCKER else None,
             timeout_s=TIMEOUT_S,
             runtime=candidate.kind.value,
+            uid=candidate.uid,
+            proc_root=self._options.proc_root,
             clock=self._clock,
         )
 

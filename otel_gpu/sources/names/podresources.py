@@ -23,7 +23,7 @@ from google.protobuf.message import DecodeError
 from otel_gpu.clock import Clock
 from otel_gpu.errors import OtelGpuError, Unsupported
 from otel_gpu.model import WorkloadRef
-from otel_gpu.sources.base import NO_PODS, Claim, NameRead, PodContainer
+from otel_gpu.sources.base import KUBERNETES, NO_PODS, Claim, NameRead, PodContainer
 from otel_gpu.sources.names.grpc_client import GrpcPoller
 from otel_gpu.sources.names.poller import PublishedNames
 from otel_gpu.sources.names.proto.podresources_pb2 import (
@@ -35,7 +35,7 @@ from otel_gpu.sources.names.proto.podresources_pb2 import (
     ListPodResourcesResponse,
     PodResources,
 )
-from otel_gpu.sources.names.untrusted import sanitize
+from otel_gpu.sources.names.untrusted import MAX_NAME_BYTES, sanitize
 
 POLL_S: Final = 15.0
 """Interval of lists; the kubelet has no events for this. A list of 250 pods takes 0.5 ms of CPU."""
@@ -66,7 +66,7 @@ class PodResourcesSource:
     ) -> None:
         self.name = name
         self._poll_s = poll_s
-        self._published = PublishedNames()
+        self._published = PublishedNames(KUBERNETES)
         self._poller = GrpcPoller(name, endpoint, self._published, self._poll, timeout_s=timeout_s, clock=clock)
         self._replicas = _ReplicaCounts(self._poller, clock)
         self._grants = NO_GRANTS
@@ -254,7 +254,9 @@ def _parse_pod(raw: bytes) -> _Pod:
     devices: list[tuple[PodContainer, tuple[_Device, ...]]] = []
     problems: list[str] = []
     for container in pod.containers:
-        key = PodContainer(*(sanitize(_text(name)) or "" for name in (pod.namespace, pod.name, container.name)))
+        key = PodContainer(
+            *(sanitize(_text(name), MAX_NAME_BYTES) or "" for name in (pod.namespace, pod.name, container.name))
+        )
         devices.append((key, tuple(_devices(container, problems))))
     return _Pod(tuple(devices), tuple(problems))
 

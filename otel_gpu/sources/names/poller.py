@@ -10,7 +10,7 @@ from typing import Final
 from otel_gpu.errors import OtelGpuError
 from otel_gpu.model import SourceState
 from otel_gpu.sources.backoff import Backoff
-from otel_gpu.sources.base import NO_PODS, NO_WORKLOADS, Claim, NameRead, PodContainer, WorkloadInfo
+from otel_gpu.sources.base import NO_PODS, NO_WORKLOADS, Claim, NameRead, PodContainer, Speaker, WorkloadInfo
 
 log = logging.getLogger(__name__)
 
@@ -24,8 +24,9 @@ NO_ANSWER_YET: Final = "has not answered yet"
 class PublishedNames:
     """The latest answer of a name source and its state. One thread publishes, every cycle reads; neither waits."""
 
-    def __init__(self) -> None:
+    def __init__(self, speaker: Speaker) -> None:
         self._lock = threading.Lock()
+        self._speaker = speaker
         self._known: Mapping[str, WorkloadInfo] = NO_WORKLOADS
         self._pods: Mapping[PodContainer, tuple[Claim, ...]] = NO_PODS
         self._state = SourceState.DEGRADED
@@ -33,10 +34,14 @@ class PublishedNames:
         self._errors = 0
         self._answered = threading.Event()
 
-    def publish(self, known: Mapping[str, WorkloadInfo]) -> None:
-        """Publish workloads by their ids. The mapping must not change after that; publish a new one instead."""
+    def publish(self, known: Mapping[str, WorkloadInfo], speaker: Speaker | None = None) -> None:
+        """Publish workloads by their ids, and their ``speaker`` if that has changed.
+
+        The mapping must not change after that; publish a new one instead.
+        """
         with self._lock:
             self._known = known
+            self._speaker = speaker or self._speaker
 
     def publish_pods(self, pods: Mapping[PodContainer, tuple[Claim, ...]]) -> None:
         """Publish the claims of containers of pods. The mapping must not change after that."""
@@ -81,7 +86,7 @@ class PublishedNames:
         """The latest answer, with the errors since the last read."""
         with self._lock:
             errors, self._errors = self._errors, 0
-            return NameRead(self._known, self._pods, pending, self._state, self._reason, errors)
+            return NameRead(self._known, self._pods, pending, self._state, self._reason, errors, self._speaker)
 
     def _set_state(self, state: SourceState, reason: str | None, errors: int) -> None:
         with self._lock:

@@ -2,10 +2,11 @@
 
 Text that a workload controls never changes another workload's names or grants:
 
-* Two sources that name the same container id differently contradict each other. The runtime in the container's cgroup
-  decides, else the source of higher precedence.
+* What a source says counts only where its kind of source may say it (``authority``).
+* Two sources that name the same container id differently contradict each other: the one of higher precedence counts.
 * A nested container (a cgroup inside of an engine's container) can choose its own id. It takes names known by that id
-  only if no source knows the outer container and no other workload on a GPU has the same id.
+  only if no source knows the outer container, and neither another workload on a GPU nor a process that an engine names
+  has the same id.
 """
 
 from __future__ import annotations
@@ -25,7 +26,8 @@ from otel_gpu.model import (
     WorkloadNames,
     WorkloadRef,
 )
-from otel_gpu.sources.base import NameRead, PodContainer, WorkloadInfo
+from otel_gpu.sources.base import NameRead, PodContainer, SpeakerKind, WorkloadInfo
+from otel_gpu.sources.names.authority import admit, seen_cgroups
 from otel_gpu.sources.names.grants import WorkloadClaim, grants_of
 
 _NO_NAMES: Final = WorkloadNames()
@@ -39,8 +41,13 @@ _NO_POD_CONTAINER_IDS: Final = (
     "the container runtime (--cri-socket) or allow the Kubernetes API (--kubernetes-api always)"
 )
 
+_MAY_GRANT_TO_PODS: Final = frozenset({SpeakerKind.KUBERNETES, SpeakerKind.HOST})
+
 _Problems: TypeAlias = defaultdict[int, list[str]]
 """What is wrong with the answer of each source, by the source's position."""
+
+_Admitted: TypeAlias = Sequence[Mapping[WorkloadKey, WorkloadInfo]]
+"""What counts of the answer of each source."""
 
 
 class Resolution(NamedTuple):
@@ -67,11 +74,14 @@ class NameResolver:
     ) -> Resolution:
         """Resolve what the sources said, in order of precedence, for the workloads on these GPUs."""
         problems: _Problems = defaultdict(list)
-        known = _merge(reads, workloads, problems)
-        _take_nested(known, reads, workloads)
+        seen = seen_cgroups(workloads, reads)
+        nested = {key: ref for key, ref in _nested(workloads).items() if key not in seen}
+        admitted = _admit(reads, seen | nested, problems)
+        known = _merge(admitted, problems)
+        _take_nested(known, nested)
         grants, unknown = grants_of(list(_claims(known, reads, problems)), gpus)
         for claim in unknown:
-            _report_unknown(claim, reads, problems)
+            _report_unknown(claim, admitted, reads, problems)
         before, self._problems = self._problems, problems
         return Resolution(
             _names(known, workloads, grants),
@@ -94,29 +104,31 @@ def pids_by_workload(
 # ---------------------------------------------------------------------------- names
 
 
-def _merge(
-    reads: Sequence[NameRead], workloads: Iterable[WorkloadRef], problems: _Problems
-) -> dict[WorkloadKey, WorkloadInfo]:
-    """Every workload that a source knows. Contradicting sources are resolved, see the module, and reported."""
-    runtimes = {ref.key: ref.runtime for ref in workloads}
-    merged: dict[WorkloadKey, WorkloadInfo] = {}
+def _admit(reads: Sequence[NameRead], seen: Mapping[WorkloadKey, WorkloadRef], problems: _Problems) -> _Admitted:
+    """What counts of each answer. What a source may not say is reported."""
+    admitted: list[dict[WorkloadKey, WorkloadInfo]] = []
     for number, read in enumerate(reads):
-        for id_, known in read.known.items():
-            key = known.ref.key
+        statements = [admit(read.speaker, info, seen) for info in read.known.values()]
+        problems[number] += [problem for _, problem in statements if problem is not None]
+        admitted.append({info.ref.key: info for info, _ in statements if info is not None})
+    return admitted
+
+
+def _merge(admitted: _Admitted, problems: _Problems) -> dict[WorkloadKey, WorkloadInfo]:
+    """Every workload that a source knows. Of contradicting sources the first one counts; the other one is reported."""
+    merged: dict[WorkloadKey, WorkloadInfo] = {}
+    for number, each in enumerate(admitted):
+        for key, known in each.items():
             before = merged.get(key)
             if before is None:
                 merged[key] = known
-                continue
-            runtime = runtimes.get(key)
-            is_its_runtime = runtime is not None and known.names.runtime == runtime != before.names.runtime
-            first, second = (known, before) if is_its_runtime else (before, known)
-            if _contradict(before, known):
+            elif _contradict(before, known):
                 problems[number].append(
-                    f"{id_[:12]} is {known.names.container!r} here and {before.names.container!r} in another source"
+                    f"{known.ref.id[:12]} is {known.names.container!r} here and {before.names.container!r} in another "
+                    "source"
                 )
-                merged[key] = first
             else:
-                merged[key] = _combined(first, second)
+                merged[key] = _combined(before, known)
     return merged
 
 
@@ -138,25 +150,23 @@ def _combined(first: WorkloadInfo, second: WorkloadInfo) -> WorkloadInfo:
     )
 
 
-def _take_nested(
-    known: dict[WorkloadKey, WorkloadInfo], reads: Sequence[NameRead], workloads: Collection[WorkloadRef]
-) -> None:
+def _take_nested(known: dict[WorkloadKey, WorkloadInfo], nested: Mapping[WorkloadKey, WorkloadRef]) -> None:
     """Move what is known by the id of a nested container to that container, unless a source knows the outer one.
 
     Containers of one engine are not nested in each other: where the outer one is known, the inner id is an impostor's.
     """
-    for key, ref in _nested(workloads).items():
-        if key in known and not any(ref.outer_container_id in read.known for read in reads):
+    for key, ref in nested.items():
+        if key in known and (ref.kind, ref.outer_container_id) not in known:
             known[ref.key] = known.pop(key)._replace(ref=ref)
 
 
 def _nested(workloads: Collection[WorkloadRef]) -> Mapping[WorkloadKey, WorkloadRef]:
     """Workloads nested in an engine's container, by kind and own id, if no other workload here has the same."""
-    nested = [ref for ref in workloads if ref.outer_container_id is not None]
+    outside = {ref.key: ref for ref in workloads if ref.user_uid is None}.values()
+    nested = [ref for ref in outside if ref.outer_container_id is not None]
     if not nested:
         return {}
-    # By key: the steps of a Slurm job are one workload.
-    counts = Counter((ref.kind, ref.id) for ref in {ref.key: ref for ref in workloads}.values())
+    counts = Counter((ref.kind, ref.id) for ref in outside)
     return {
         (ref.kind, ref.id): ref
         for ref in nested
@@ -174,8 +184,8 @@ def _names(
 
 
 def _is_impostor(ref: WorkloadRef, known: Mapping[WorkloadKey, WorkloadInfo]) -> bool:
-    """Whether a nested container has the id of another workload, which a source knows."""
-    return ref.outer_container_id is not None and ref.key not in known and (ref.kind, ref.id) in known
+    """Whether a workload that can choose its id has that of another one, which a source knows."""
+    return ref.outer_id is not None and ref.key not in known and (ref.kind, ref.id) in known
 
 
 def _pending(reads: Iterable[NameRead], workloads: Iterable[WorkloadRef]) -> frozenset[WorkloadKey]:
@@ -199,7 +209,7 @@ def _claims(
     for number, read in enumerate(reads):
         if read.pods and not containers:
             problems[number].append(_NO_POD_CONTAINER_IDS)
-        for container, claims in read.pods.items():
+        for container, claims in read.pods.items() if read.speaker.kind in _MAY_GRANT_TO_PODS else ():
             holder = containers.get(container)
             if holder is not None and holder.running:
                 yield from (WorkloadClaim(holder.ref, claim, holder.since_s) for claim in claims)
@@ -226,10 +236,12 @@ def _recency(known: WorkloadInfo) -> tuple[bool, float, str]:
 # ---------------------------------------------------------------------------- problems
 
 
-def _report_unknown(unknown: WorkloadClaim, reads: Sequence[NameRead], problems: _Problems) -> None:
+def _report_unknown(
+    unknown: WorkloadClaim, admitted: _Admitted, reads: Sequence[NameRead], problems: _Problems
+) -> None:
     """Report a claim to a device that this host does not have, on the source that states it."""
     for number, read in enumerate(reads):
-        known = read.known.get(unknown.workload.id)
+        known = admitted[number].get(unknown.workload.key)
         if read.pods or (known is not None and unknown.claim in known.claims):
             name = known.names.container if known is not None else None
             problems[number].append(

@@ -1,7 +1,10 @@
 """Names and GPUs of Slurm jobs, from their cgroups and the environment of their processes. No daemon is queried.
 
 A job's user controls the environment of its processes. It is used only if it names the job that the cgroup names, which
-the user cannot change.
+the user cannot change. What it says of the job identifies nothing (``WorkloadNames.declared``).
+
+To read an environment takes a lock of the process, and its user can keep that lock, for example with a page of a FUSE
+file that never comes. A read that does not return is abandoned.
 """
 
 from __future__ import annotations
@@ -9,19 +12,23 @@ from __future__ import annotations
 import os
 import re
 import threading
+import time
 from collections.abc import Collection, Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from functools import partial
 from itertools import islice
 from pathlib import Path
 from types import MappingProxyType
 from typing import Final, NamedTuple
 
 from otel_gpu.clock import Clock
-from otel_gpu.model import SourceState, WorkloadKind, WorkloadNames, WorkloadRef
-from otel_gpu.sources.base import Claim, NameRead, WorkloadInfo
+from otel_gpu.errors import Unavailable
+from otel_gpu.model import WorkloadKind, WorkloadNames, WorkloadRef
+from otel_gpu.sources.base import SLURM, Claim, NameRead, WorkloadInfo
 from otel_gpu.sources.names.poller import Poller, PublishedNames
 from otel_gpu.sources.names.untrusted import sanitize
 from otel_gpu.sources.proc.files import read_file
+from otel_gpu.sources.workers import Pending, TooLate, Worker
 
 PRIVILEGE_FIX: Final = (
     "run as root with CAP_SYS_PTRACE and CAP_DAC_READ_SEARCH (docker run --user 0 --cap-add SYS_PTRACE "
@@ -34,8 +41,12 @@ _MAX_PIDS: Final = 8
 """Processes of a job that are read in one cycle: one that is readable suffices."""
 _SCAN_S: Final = 15.0
 """Interval of scans of the cgroups, for jobs that were granted a GPU and do not use it."""
-_STUCK_S: Final = 5.0
-"""A read that takes longer waits for a lock that a process stuck in the driver holds."""
+READ_S: Final = 1.0
+"""Time limit of one environment. It takes microseconds."""
+MAX_ABANDONED: Final = 8
+"""Reads that are abandoned at the same time: each keeps a thread."""
+MAX_ABANDONED_OF_USER: Final = 2
+"""The same for the processes of one user, so that one user does not use up all of them."""
 
 
 def read_environ(root: Path, pid: int) -> bytes:
@@ -43,11 +54,70 @@ def read_environ(root: Path, pid: int) -> bytes:
     return read_file(os.fspath(root / str(pid) / "environ"))
 
 
+class _Process(NamedTuple):
+    """A process: the inode of its directory tells it from an earlier one with its pid."""
+
+    pid: int
+    inode: int
+    uid: int
+
+
+class EnvironReader:
+    """Reads environments within ``READ_S``. A process whose read was abandoned is not read until that read returns."""
+
+    def __init__(self, root: Path) -> None:
+        self._root = root
+        self._worker = Worker("otel-gpu-environ")
+        self._abandoned: dict[_Process, Pending[bytes | OSError]] = {}
+
+    def read(self, pid: int) -> bytes:
+        """The environment of a process. Raises ``OSError``, and ``Unavailable`` if it does not answer."""
+        found = os.stat(self._root / str(pid))  # noqa: PTH116 - takes no lock of the process
+        process = _Process(pid, found.st_ino, found.st_uid)
+        self._abandoned = {each: pending for each, pending in self._abandoned.items() if not pending.finished}
+        where = f"{self._root}/{pid}/environ"
+        if process in self._abandoned:
+            raise Unavailable(f"{where} does not answer")
+        of_user = sum(each.uid == process.uid for each in self._abandoned)
+        if of_user >= MAX_ABANDONED_OF_USER or len(self._abandoned) >= MAX_ABANDONED:
+            others = f"{of_user} processes of user {process.uid}" if of_user else f"{len(self._abandoned)} processes"
+            raise Unavailable(f"{where} is not read while {others} do not answer")
+        pending = self._worker.start(partial(self._read, pid))
+        try:
+            result = pending.result(time.monotonic() + READ_S)
+        except TooLate:
+            self._abandoned[process] = pending
+            self._worker.close()
+            self._worker = Worker("otel-gpu-environ")
+            raise Unavailable(f"{where} does not answer") from None
+        if isinstance(result, OSError):
+            raise result
+        return result
+
+    def close(self) -> None:
+        """End the thread, without waiting for it."""
+        self._worker.close()
+
+    def _read(self, pid: int) -> bytes | OSError:
+        try:
+            return read_environ(self._root, pid)
+        except OSError as error:  # a worker passes on our own errors only
+            return error
+
+
 class _JobOnGpu(NamedTuple):
     """A job on a GPU: the step that represents it, and its processes."""
 
     ref: WorkloadRef
     pids: tuple[int, ...]
+
+
+class _Search(NamedTuple):
+    """The job that an environment names, or why there is none. ``is_stuck``: a process may answer later."""
+
+    job: Job | None = None
+    problem: str | None = None
+    is_stuck: bool = False
 
 
 class SlurmSource:
@@ -63,13 +133,14 @@ class SlurmSource:
         self._cgroup_root = cgroup_root
         self._clock = clock
         self._name = name
-        self._published = PublishedNames()
+        self._published = PublishedNames(SLURM)
         self._poller = Poller(name, self._published, self._poll)
         self._lock = threading.Lock()
         self._on_gpus: Mapping[str, _JobOnGpu] = {}
         self._resolved: frozenset[str] = frozenset()
-        self._reading: tuple[int, int] | None = None  # pid, and since when (monotonic ns)
+        self._stuck: frozenset[str] = frozenset()  # jobs that are tried again with the next scan
         # Used by the thread only:
+        self._environs = EnvironReader(proc_root)
         self._known: dict[str, WorkloadInfo] = {}
         self._tries: dict[str, int] = {}
         self._problems: dict[str, str] = {}
@@ -86,14 +157,12 @@ class SlurmSource:
         """The latest answer. New jobs among the workloads are read before the next cycle."""
         on_gpus = _jobs(workloads)
         with self._lock:
-            before, self._on_gpus, resolved = self._on_gpus, on_gpus, self._resolved
-        pending = on_gpus.keys() - resolved
+            before, self._on_gpus, done = self._on_gpus, on_gpus, self._resolved | self._stuck
+        pending = on_gpus.keys() - done
         self._poller.start()
         if pending or _refs(on_gpus) != _refs(before):
             self._poller.wake()
-        stuck = self._stuck_reason()
-        read = self._published.read(frozenset() if stuck else frozenset(pending))
-        return read if stuck is None else replace(read, state=SourceState.DEGRADED, reason=stuck)
+        return self._published.read(frozenset(pending))
 
     def wait(self, timeout_s: float) -> bool:
         """Wait for the first scan; false if that takes longer than ``timeout_s``."""
@@ -102,16 +171,7 @@ class SlurmSource:
     def close(self) -> None:
         """Stop reading."""
         self._poller.stop()
-
-    def _stuck_reason(self) -> str | None:
-        reading = self._reading
-        if reading is None:
-            return None
-        pid, since_ns = reading
-        waited_s = (self._clock.monotonic_ns() - since_ns) / 1e9
-        if waited_s < _STUCK_S:
-            return None
-        return f"{self._root}/{pid}/environ has not answered for {waited_s:.0f} s; new jobs have no names"
+        self._environs.close()
 
     # -- on the thread ----------------------------------------------------------------
 
@@ -151,6 +211,7 @@ class SlurmSource:
         """Drop ended jobs, and represent each other job by a step that still exists; true if something changed."""
         with self._lock:
             self._resolved &= refs.keys()
+            self._stuck &= refs.keys()
         for by_job in (self._tries, self._problems, self._steps_read):
             for job_id in by_job.keys() - refs.keys():
                 del by_job[job_id]
@@ -163,15 +224,17 @@ class SlurmSource:
         """Read the environment of a job on a GPU; true if it was found."""
         job_id = on_gpu.ref.id
         tries = self._tries[job_id] = self._tries.get(job_id, 0) + 1
-        job, problem = self._find(job_id, on_gpu.pids[:_MAX_PIDS])
+        job, problem, is_stuck = self._find(job_id, on_gpu.pids[:_MAX_PIDS])
         if job is None and problem is None and tries < _MAX_TRIES:
             return False  # its processes have ended; the next cycle may have others
+        is_stuck = is_stuck and job is None  # a process may answer later, and the job may start another one
         if job is not None:
             self._add(on_gpu.ref, job)
         elif problem is not None:
             self._problems[job_id] = problem
         with self._lock:
-            self._resolved |= {job_id}
+            self._stuck = self._stuck | {job_id} if is_stuck else self._stuck - {job_id}
+            self._resolved = self._resolved if is_stuck else self._resolved | {job_id}
         return job is not None
 
     def _may_have_news(self, job_id: str, *, on_gpu: bool) -> bool:
@@ -186,7 +249,7 @@ class SlurmSource:
         steps = self._in_cgroups[job_id]
         self._steps_read[job_id] = tuple(steps)
         pids = [pid for step in list(steps.values())[:_MAX_PIDS] for pid in read_pids(step, limit=1)]
-        job, problem = self._find(job_id, pids, with_claims=True)
+        job, problem, _ = self._find(job_id, pids, with_claims=True)
         known = self._known.get(job_id)
         if job is None:
             if problem is not None and known is None:
@@ -206,13 +269,17 @@ class SlurmSource:
         if job.changed is not None:
             self._problems[job.id] = f"job {job.id}: {job.changed} is too long or not text; only a part is exported"
 
-    def _find(self, job_id: str, pids: Iterable[int], *, with_claims: bool = False) -> tuple[Job | None, str | None]:
+    def _find(self, job_id: str, pids: Iterable[int], *, with_claims: bool = False) -> _Search:
         """The first environment that names this job (and its GPUs, if one does), or the reason why there is none."""
         found: Job | None = None
         problem: str | None = None
+        is_stuck = False
         for pid in pids:
             try:
-                job = parse_job(self._read_environ(pid))
+                job = parse_job(self._environs.read(pid))
+            except Unavailable as error:
+                problem, is_stuck = f"job {job_id}: {error}", True
+                continue
             except PermissionError:
                 problem = f"job {job_id}: no permission to read {self._root}/{pid}/environ; {PRIVILEGE_FIX}"
                 continue
@@ -220,18 +287,11 @@ class SlurmSource:
                 continue
             if job is not None and job.id == job_id:
                 if job.claims or not with_claims:
-                    return job, None
+                    return _Search(job)
                 found = found or job
             elif job is not None:
                 problem = f"job {job_id}: process {pid} claims to be of job {sanitize(job.id)!r}; it is ignored"
-        return found, problem
-
-    def _read_environ(self, pid: int) -> bytes:
-        self._reading = pid, self._clock.monotonic_ns()
-        try:
-            return read_environ(self._root, pid)
-        finally:
-            self._reading = None
+        return _Search(found, problem, is_stuck)
 
 
 def _first_step(job_id: str, steps: Iterable[str]) -> WorkloadRef:
@@ -244,10 +304,13 @@ def _refs(jobs: Mapping[str, _JobOnGpu]) -> list[WorkloadRef]:
 
 
 def _jobs(workloads: Mapping[WorkloadRef, Collection[int]]) -> dict[str, _JobOnGpu]:
-    """The jobs by their ids, with the processes of all their steps. The first step represents the job."""
+    """The jobs by their ids, with the processes of all their steps. The first step represents the job.
+
+    A job inside a system container is left out: that container can choose the number of its job.
+    """
     steps: dict[str, list[WorkloadRef]] = {}
     for ref in workloads:
-        if ref.kind is WorkloadKind.SLURM_JOB:
+        if ref.kind is WorkloadKind.SLURM_JOB and ref.outer_id is None:
             steps.setdefault(ref.id, []).append(ref)
     return {job_id: _job(refs, workloads) for job_id, refs in steps.items()}
 
@@ -291,7 +354,7 @@ def parse_job(environ: bytes) -> Job | None:
     changed = next((variable for key, (variable, text) in texts.items() if text and sanitized[key] != text), None)
     names = WorkloadNames(
         title=sanitized["slurm.job.name"],
-        extra=tuple((key, text) for key, text in sanitized.items() if text is not None),
+        declared=tuple((key, text) for key, text in sanitized.items() if text is not None),
     )
     return Job(job_id, names, _claims(variables), changed)
 

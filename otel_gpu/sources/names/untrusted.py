@@ -6,17 +6,33 @@ from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import Final
 
-MAX_CHARS: Final = 1024
-"""Longest name or label that is exported, in characters. Longer text is data, not a name, and is in every series."""
+MAX_TEXT_BYTES: Final = 128
+"""Longest label, annotation or other free text that is exported, in bytes of UTF-8. It is in every series."""
+MAX_NAME_BYTES: Final = 256
+"""The same for names that others join by: of containers, images, pods and namespaces. Kubernetes allows 253 bytes."""
+
+_CUT: Final = "…"
 
 
-def sanitize(value: object) -> str | None:
-    """The text as valid Unicode, cut at ``MAX_CHARS``; ``None`` for anything that is not text, or empty."""
+def sanitize(value: object, max_bytes: int = MAX_TEXT_BYTES) -> str | None:
+    """The text as valid Unicode, cut at ``max_bytes``; ``None`` for anything that is not text, or empty."""
     if not isinstance(value, str) or not value:
         return None
     # JSON may contain lone surrogates ("\ud800"), which no exporter can encode.
-    text = value if value.isascii() else value.encode("utf-8", "replace").decode("utf-8")
-    return text if len(text) <= MAX_CHARS else f"{text[: MAX_CHARS - 1]}…"
+    encoded = value.encode("utf-8", "replace")
+    if len(encoded) <= max_bytes:
+        return value if value.isascii() else encoded.decode("utf-8")
+    return encoded[: max_bytes - len(_CUT.encode())].decode("utf-8", "ignore") + _CUT
+
+
+def change_of(value: str, exported: str) -> str | None:
+    """What of a text is not exported, for the reason of a source; ``None`` if it is exported as it is."""
+    if value == exported:
+        return None
+    if exported.endswith(_CUT) and len(value) >= len(exported):
+        size_bytes = len(value.encode("utf-8", "replace"))
+        return f"has {size_bytes:,} bytes; only the first {len(exported.encode()) - len(_CUT.encode()):,} are exported"
+    return "is not valid Unicode; invalid characters are exported as question marks"
 
 
 # ---------------------------------------------------------------------------- fields of JSON documents

@@ -108,6 +108,11 @@ _NOT_A_WORKLOAD: Final = re.compile(
     rf"user@[0-9]+\.service|session-.*\.scope|init\.scope|(?:{_DOCKER}|{_CONTAINERD}|{_CRIO}|{_PODMAN})-.*\.scope"
 )
 
+# /user.slice/user-1000.slice/user@1000.service/…   systemd puts a user's processes there, and that user's engines their
+# containers. Through a cgroup namespace the path may begin with a later part. The user may create any cgroup below.
+# Root's own slice shows nothing: root may create any cgroup anywhere.
+_USER_SLICE: Final = re.compile(rf"\A(?:/user\.slice)?/user[-@](?P<uid>[1-9][0-9]{{0,9}})\.(?:slice|service){_END}")
+
 # ---------------------------------------------------------------------------- from a path to a workload
 
 
@@ -148,9 +153,16 @@ def _pod_uid(path: str, end: int) -> str | None:
 
 def _slurm_job(path: str) -> WorkloadRef | None:
     for form in _SLURM_FORMS:
-        if (job := _last(form, path)) is not None:
-            return WorkloadRef(WorkloadKind.SLURM_JOB, job["id"], slurm_step=job["step"])
+        if (job := _last(form, path)) is not None and not _is_delegated(path[: job.start()]):
+            _, outer_id = _system_container(path, job.start("id")) or (0, None)
+            return WorkloadRef(WorkloadKind.SLURM_JOB, job["id"], slurm_step=job["step"], outer_container_id=outer_id)
     return None
+
+
+def _is_delegated(above: str) -> bool:
+    """Whether a user or a service may have created what is below this path. Slurm creates nothing there."""
+    services = [match["id"] for match in _UNIT.finditer(above) if match["id"].endswith(".service")]
+    return _USER_SLICE.match(above) is not None or not all(_MACHINE.fullmatch(f"/{each}") for each in services)
 
 
 def _lxc(path: str) -> WorkloadRef | None:
@@ -207,9 +219,10 @@ def _paths(text: str) -> Iterator[str]:
 def _workload(path: str) -> WorkloadRef | None:
     # Paths of cgroups outside the reader's cgroup namespace begin with "/.." (cgroup_namespaces(7)).
     visible = _ABOVE_THE_NAMESPACE.sub("", path)
+    user = _USER_SLICE.match(visible)
     for find in (_container, _slurm_job, _lxc, _systemd_unit):
         if (found := find(visible)) is not None:
-            return found
+            return found if user is None else replace(found, user_uid=int(user["uid"]))
     return HOST_WORKLOAD if visible == path != "/" else None
 
 

@@ -247,6 +247,19 @@ def test_another_spelling_of_the_image_is_not_a_rename() -> None:
     assert namings_of(report) == [(0, WorkloadNames(container="first", image="vllm:1"))]
 
 
+def test_what_a_workload_says_of_itself_renames_nothing_however_late_or_often_it_changes() -> None:
+    """It is no label of its series: an ended account would be a fallen counter under the same labels."""
+    played = OneContainer()
+    for _ in range(4):
+        played.next_with()
+    for title in ("first", "second", "third"):
+        names = WorkloadNames(title=title, declared=(("slurm.job.name", title),))
+        report = played.next_with({"web": names})
+        assert namings_of(report) == [(0, names)]
+    played.restart()
+    assert namings_of(played.next_with()) == [(0, names)]
+
+
 def test_a_name_without_an_account_is_dropped_in_the_cycle_it_ends_in() -> None:
     """As after a restart: only names with an account are kept."""
     played = OneContainer()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -16,10 +17,12 @@ from otel_gpu.attribution.plain import (
     optional,
     process_key_from,
     ref_from,
+    ref_state,
     restoring,
     text,
     whole,
 )
+from otel_gpu.model import WorkloadKind, WorkloadRef
 
 NUMBERS: tuple[Any, ...] = (0, 7, -7, 0.5, -0.5)
 OTHERS: tuple[Any, ...] = (None, True, "x", [], {}, math.nan, math.inf, -math.inf, 10**400, 1 << 200, 1e300)
@@ -57,6 +60,15 @@ def test_a_process_is_two_whole_numbers(data: Any) -> None:
 def test_a_workload_has_a_known_kind_and_an_id(data: Any) -> None:
     with pytest.raises(ValueError, match=r"."):
         ref_from(data)
+
+
+def test_a_workload_of_a_user_is_restored_with_its_user_and_one_of_an_earlier_version_has_none() -> None:
+    of_user = WorkloadRef(WorkloadKind.CONTAINER, "x", "podman", outer_container_id="y", user_uid=1000)
+    assert ref_from(ref_state(of_user)) == of_user
+    assert ref_from(ref_state(of_user)[:6]) == replace(of_user, user_uid=None)
+    for data in ([*ref_state(of_user), None], [*ref_state(of_user)[:6], "1000"], [*ref_state(of_user)[:6], -1]):
+        with pytest.raises(ValueError, match=r"."):
+            ref_from(data)
 
 
 @pytest.mark.parametrize("error", [AttributeError, IndexError, KeyError, TypeError, ValueError])

@@ -9,7 +9,7 @@ import pytest
 
 from otel_gpu.attribution.attributor import Attributor
 from otel_gpu.metrics.labels import WorkloadIdentity
-from otel_gpu.model import GpuReading, ProcessFacts, Report, WorkloadKey, WorkloadKind, WorkloadRef
+from otel_gpu.model import GpuReading, ProcessFacts, Report, WorkloadKind, WorkloadRef
 from otel_gpu.sources.proc.cgroup import parse_cgroup
 from tests.builders import GIB, facts, gpu, listed, memory, snapshot
 from tests.unit.attribution.played import CYCLE_MJ, Played, old
@@ -158,16 +158,39 @@ def test_a_process_that_names_another_container_below_its_own_cgroup_is_not_attr
     assert [each["container.id"] for each in identities if "container.id" in each] == [VICTIM.id]
 
 
+JOB = WorkloadRef(WorkloadKind.SLURM_JOB, "7")
+UNIT = WorkloadRef(WorkloadKind.SYSTEMD_UNIT, "ollama.service")
+USER = "/user.slice/user-1000.slice/user@1000.service"
+
+
 @pytest.mark.parametrize(
-    ("path", "key"),
+    ("path", "victim"),
     [
-        ("/user.slice/user-1000.slice/user@1000.service/docker-{other}.scope", VICTIM.key),
-        ("/lxc.payload.mallory/slurm/uid_0/job_7/step_0", (WorkloadKind.SLURM_JOB, "7")),
+        (f"{USER}/docker-{{other}}.scope", VICTIM),
+        (f"{USER}/user.slice/user-1001.slice/docker-{{other}}.scope", replace(VICTIM, user_uid=1001)),
+        (f"{USER}/docker-{{own}}.scope/docker/{{other}}", replace(VICTIM, user_uid=1000)),
+        (f"{USER}/slurmstepd.scope/job_7/step_0", JOB),
+        (f"{USER}/slurm/uid_0/job_7/step_0", JOB),
+        (f"{USER}/ollama.service", UNIT),
+        ("/system.slice/app.service/slurm/uid_0/job_7/step_0", JOB),
+        ("/lxc.payload.mallory/slurm/uid_0/job_7/step_0", JOB),
     ],
 )
-def test_a_user_of_the_host_can_name_any_container_and_a_system_container_any_job(path: str, key: WorkloadKey) -> None:
-    """A known limit: rootless engines, and Slurm in LXC, look the same."""
-    assert claimed(path).key == key
+def test_a_user_or_a_system_container_that_names_a_workload_of_others_is_not_attributed_to_it(
+    path: str, victim: WorkloadRef
+) -> None:
+    impostor = claimed(path)
+    assert impostor.key != victim.key
+    reading = gpu(0, [listed(1, 4 * GIB), listed(3, 2 * GIB)], memory=memory(used_gib=6, reserved_gib=0))
+    report = play(*[(reading, [old(1, victim), old(3, impostor)])] * 3)
+    assert bytes_of(report, victim) == (4 * GIB, 0)
+    assert bytes_of(report, impostor) == (2 * GIB, 0)
+    assert len({WorkloadIdentity.of(each.ref, each.names) for each in report.workloads}) == 2
+
+
+def test_a_system_service_with_a_delegated_subtree_can_name_any_container() -> None:
+    """A known limit: Podman in a unit, which root configured, looks the same."""
+    assert claimed("/system.slice/app.service/docker-{other}.scope").key == VICTIM.key
 
 
 def test_an_impostors_energy_is_attributed_to_the_impostor() -> None:

@@ -65,7 +65,7 @@ def test_two_keys_of_one_prometheus_label_are_refused(key: str) -> None:
 
 def test_the_same_label_of_containers_and_of_pods_is_two() -> None:
     config = load({"container-labels": "app", "pod-labels": "app"}, {}).config
-    assert config.names.extra_keys(slurm=False) == ("container.label.app", "k8s.pod.label.app")
+    assert config.names.extra_keys == ("container.label.app", "k8s.pod.label.app")
 
 
 @pytest.mark.parametrize("text", ["a b", "a\nb", "a\tb", "x" * 318])
@@ -75,14 +75,10 @@ def test_an_invalid_label_key_is_refused(text: str) -> None:
 
 def test_extra_keys_are_sorted_and_unique_in_prometheus() -> None:
     config = load({"container-labels": "z,a/b", "pod-labels": "app.kubernetes.io/name"}, {}).config
-    assert config.names.extra_keys(slurm=True) == (
+    assert config.names.extra_keys == (
         "container.label.a/b",
         "container.label.z",
         "k8s.pod.label.app.kubernetes.io/name",
-        "slurm.job.account",
-        "slurm.job.name",
-        "slurm.job.partition",
-        "slurm.job.user",
     )
-    labels = [label_name(key) for key in (*IDENTITY_KEYS, *config.names.extra_keys(slurm=True))]
+    labels = [label_name(key) for key in (*IDENTITY_KEYS, *config.names.extra_keys)]
     assert len(labels) == len(set(labels))

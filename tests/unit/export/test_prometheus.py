@@ -120,6 +120,7 @@ def test_the_unit_of_a_metric_is_the_end_of_its_name(exported: Collection) -> No
         "gpu_workload_allocation",
         "gpu_workload_cost",
         "gpu_workload_idle_memory_time",
+        "gpu_workload_info",
     }
 
 

@@ -50,6 +50,12 @@ CONTRACT = {
         "gpu_workload_cost_total",
         "gpu.state gpu.cost.basis gpu.cost.currency",
     ),
+    "gpu.workload.info": (
+        U,
+        "1",
+        "gpu_workload_info",
+        "slurm.job.name slurm.job.user slurm.job.account slurm.job.partition",
+    ),
     "gpu.process.memory.usage": (U, "By", "gpu_process_memory_usage_bytes", "gpu.attribution.method"),
     "gpu.process.utilization": (G, "1", "gpu_process_utilization_ratio", ""),
     "gpu.process.memory.bandwidth.utilization": (G, "1", "gpu_process_memory_bandwidth_utilization_ratio", ""),
@@ -81,6 +87,10 @@ OPTIONAL = {
     "hw.name",
     "hw.model",
     "process.executable.name",
+    "slurm.job.name",
+    "slurm.job.user",
+    "slurm.job.account",
+    "slurm.job.partition",
     OVERFLOW,
 }
 

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from otel_gpu.metrics.labels import IDENTITY_KEYS, WorkloadIdentity
+from otel_gpu.metrics.labels import IDENTITY_KEYS, WorkloadIdentity, declared_attributes
 from otel_gpu.model import HOST_WORKLOAD, OVERFLOW_WORKLOAD, WorkloadKind, WorkloadNames, WorkloadRef
 from tests.builders import CONTAINER, CONTAINER_ID
 
@@ -23,7 +23,7 @@ def test_a_container_of_a_pod_has_the_attributes_of_its_pod() -> None:
         "container.name": "vllm",
         "container.image.name": "vllm:1",
         "container.runtime.name": "containerd",
-        "k8s.pod.uid": "uid",
+        "k8s.pod.uid": "pod-uid",
         "k8s.pod.name": "vllm-0",
         "k8s.namespace.name": "inference",
         "k8s.container.name": "vllm",
@@ -97,9 +97,35 @@ def test_labels_follow_what_every_workload_has_and_replace_none_of_it() -> None:
     assert "k8s.pod.label.app" not in dict(identity.attributes)
 
 
-def test_a_job_goes_by_its_own_name_and_keeps_its_id() -> None:
-    found = known(WorkloadRef(WorkloadKind.SLURM_JOB, "4242"), WorkloadNames(title="train-llm"))
-    assert (found["gpu.workload.name"], found["slurm.job.id"]) == ("train-llm", "4242")
+def test_a_job_is_identified_by_its_number_and_not_by_what_it_says_of_itself() -> None:
+    declared = (("slurm.job.account", "physics"), ("slurm.job.name", "train-llm"))
+    names = WorkloadNames(title="train-llm", declared=declared)
+    job = {"gpu.workload.kind": "slurm_job", "gpu.workload.id": "4242", "gpu.workload.name": "4242"}
+    assert known(WorkloadRef(WorkloadKind.SLURM_JOB, "4242"), names) == job | {"slurm.job.id": "4242"}
+    assert declared_attributes(names) == {"slurm.job.name": "train-llm", "slurm.job.account": "physics"}
+
+
+def test_declared_text_in_state_of_an_earlier_version_is_on_no_resource() -> None:
+    names = WorkloadNames(title="train", extra=(("slurm.job.account", "physics"), ("slurm.job.name", "train")))
+    found = known(WorkloadRef(WorkloadKind.SLURM_JOB, "4242"), names)
+    assert not {"slurm.job.account", "slurm.job.name"} & found.keys()
+
+
+def test_a_workload_in_the_slice_of_a_user_shows_the_user() -> None:
+    unit = WorkloadRef(WorkloadKind.SYSTEMD_UNIT, "ollama.service", user_uid=1000)
+    assert known(unit) == {
+        "gpu.workload.kind": "systemd_unit",
+        "gpu.workload.id": "ollama.service",
+        "gpu.workload.name": "user-1000/ollama.service",
+        "gpu.workload.outer.id": "user-1000.slice",
+        "systemd.unit": "ollama.service",
+    }
+    container = WorkloadRef(WorkloadKind.CONTAINER, "a" * 64, outer_container_id="f" * 64, user_uid=1000)
+    found = known(container)
+    assert found["gpu.workload.outer.id"] == f"user-1000.slice/{'f' * 64}"
+    assert found["gpu.workload.name"] == f"user-1000/{'f' * 12}/{'a' * 12}"
+    assert "container.id" not in found
+    assert known(container, WorkloadNames(container="web"))["container.id"] == "a" * 64
 
 
 def test_the_runtime_comes_from_the_cgroup_or_else_from_the_source_of_the_name() -> None:

@@ -19,6 +19,7 @@ from otel_gpu.model import (
     ProcessReport,
     Report,
     WorkloadGpu,
+    WorkloadKind,
     WorkloadNames,
     WorkloadRef,
 )
@@ -415,3 +416,39 @@ def test_the_level_can_be_switched_off_and_the_others_stay() -> None:
             assert without == []
         elif metric.name != "otel_gpu.series":
             assert without == points_of(metric.name, attribution)
+
+
+# ---------------------------------------------------------------------------- what is known
+
+DECLARED = WorkloadNames(title="train", declared=(("slurm.job.account", "physics"), ("slurm.job.name", "train")))
+JOB = WorkloadRef(WorkloadKind.SLURM_JOB, "7")
+
+
+def test_what_a_job_says_of_itself_is_on_one_metric_and_no_resource() -> None:
+    report = on(part(active=True, totals=totals()))
+    named = replace(report, workloads=tuple(each._replace(ref=JOB, names=DECLARED) for each in report.workloads))
+    [info] = points_of("gpu.workload.info", named)
+    assert info.value == 1
+    assert {key: info.attributes[key] for key in ("slurm.job.name", "slurm.job.account")} == {
+        "slurm.job.name": "train",
+        "slurm.job.account": "physics",
+    }
+    for metric in METRICS:
+        for point in points_of(metric.name, named):
+            labels = {**dict(point.workload.attributes if point.workload else ()), **point.attributes}
+            is_info = metric.name == "gpu.workload.info"
+            assert ("train" in labels.values(), "slurm.job.account" in labels) == (is_info, is_info)
+
+
+def test_a_workload_has_one_info_per_device_under_its_present_names_also_after_its_end() -> None:
+    first = workload(part(active=False, totals=totals()))._replace(names=WorkloadNames(container="a"), naming=0)
+    second = workload(part(active=False, totals=totals()))._replace(names=WorkloadNames(container="b"), naming=1)
+    report = answer(device(REPORTING, totals=GpuTotals(0, 0, 0)), workloads=[second, first])
+    [info] = points_of("gpu.workload.info", report)
+    assert info.workload is not None
+    assert dict(info.workload.attributes)["container.name"] == "b"
+    assert len(points_of("gpu.workload.access", report)) == 2
+
+
+def test_a_workload_with_access_only_has_no_info() -> None:
+    assert points_of("gpu.workload.info", on(part(possible=True))) == []

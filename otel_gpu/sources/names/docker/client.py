@@ -7,6 +7,7 @@ import json
 import socket
 import ssl
 import threading
+import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager, suppress
@@ -37,7 +38,7 @@ from otel_gpu.bounded_io import (
 )
 from otel_gpu.errors import Gone, OtelGpuError, Unavailable
 from otel_gpu.sources.names.untrusted import mapping, text
-from otel_gpu.sources.unix_socket import NotASocketError, connect, failure_reason
+from otel_gpu.sources.unix_socket import NotASocketError, connect, failure_reason, peer
 
 _UNIX: Final = "unix://"
 _MAX_ERROR_CHARS: Final = 300
@@ -45,7 +46,11 @@ _MAX_ANSWER_BYTES: Final = 8 << 20
 """Largest answer: a list of a thousand containers with 8 KiB each."""
 _MAX_EVENT_BYTES: Final = 1 << 20
 """An event contains all labels of its container."""
+_MAX_OVERHEAD_BYTES: Final = 1 << 20
+"""What an answer may have beside its body: head, sizes of chunks, trailers."""
 _CHUNK_BYTES: Final = 64 << 10
+_PLAIN: Final = {"Accept-Encoding": "identity"}
+"""A compressed answer could grow a thousandfold, so none is accepted."""
 _SOCKET_FIXES: Final[Mapping[type[OSError], str]] = {
     PermissionError: "add the agent's user to the socket's group, or use a socket proxy",
     FileNotFoundError: "check that the engine runs and its socket is mounted here",
@@ -74,8 +79,14 @@ class _Answer(HTTPResponse):
         self._connection = sock
         self._reader: DeadlineReader | None = None
         if self._timeout_s is not None:
-            self._reader = DeadlineReader(self.fp.detach(), sock, Deadline(self._timeout_s))
+            max_bytes = _MAX_ANSWER_BYTES + _MAX_OVERHEAD_BYTES
+            self._reader = DeadlineReader(self.fp.detach(), sock, Deadline(self._timeout_s), max_bytes)
             self.fp = io.BufferedReader(self._reader)
+
+    def allow_more(self) -> None:
+        """Count what is read from zero again."""
+        if self._reader is not None:
+            self._reader.allow_more()
 
 
 class _EventStream(_Answer):
@@ -96,23 +107,36 @@ def _connection(kind: Callable[..., Any], answers: type[_Answer], *arguments: An
     return connection
 
 
+class _OtherServerError(OSError):
+    """Another user's process listens on the socket than before."""
+
+
 class _Connection(UnixHTTPConnection):  # type: ignore[misc]  # the SDK has no types
-    """The SDK's connection, which leaks a socket that fails to connect."""
+    """The SDK's connection, which leaks a socket that fails to connect. The listener must be user ``peer_uid``'s."""
+
+    def __init__(self, peer_uid: int | None, *arguments: Any) -> None:
+        super().__init__(*arguments)
+        self._peer_uid = peer_uid
 
     def connect(self) -> None:
         """Connect; on failure close the socket."""
         self.sock = connect(self.unix_socket)
         self.sock.settimeout(self.timeout)
+        if peer(self.sock).uid != self._peer_uid:
+            self.sock.close()
+            raise _OtherServerError("another user's process listens now")
 
 
 class _UnixAdapter(UnixHTTPAdapter):  # type: ignore[misc]
-    def __init__(self, path: str, timeout_s: float, answers: type[_Answer]) -> None:
+    def __init__(self, path: str, timeout_s: float, answers: type[_Answer], peer_uid: int | None) -> None:
         super().__init__(path, timeout=timeout_s)
         self._answers = answers
+        self._peer_uid = peer_uid
 
     def get_connection(self, url: str, proxies: Any = None) -> Any:
         pool = super().get_connection(url, proxies)
-        new_connection = partial(_connection, _Connection, self._answers, pool.base_url, pool.socket_path, pool.timeout)
+        connection = partial(_Connection, self._peer_uid)
+        new_connection = partial(_connection, connection, self._answers, pool.base_url, pool.socket_path, pool.timeout)
         pool._new_conn = new_connection  # noqa: SLF001 - the only way to give a pool of urllib3 other connections
         return pool
 
@@ -137,6 +161,8 @@ class EngineClient:
         self._timeout_s = timeout_s
         self._path = Path("/" + base_url.removeprefix(_UNIX).lstrip("/")) if base_url.startswith(_UNIX) else None
         self._where = base_url if self._path is None else str(self._path)
+        self.peer_uid: int | None = None
+        """The user whose process listens on the socket, for the life of this client; ``None`` over TCP."""
         with self._mapped_errors():
             self._client = self._connected()
 
@@ -168,12 +194,15 @@ class EngineClient:
             response = client.get(
                 f"{client.base_url}/v{client.api_version}/events",
                 params={"filters": json.dumps({"type": ["container"], "event": list(actions)})},
+                headers=_PLAIN,
                 timeout=(self._timeout_s, quiet_s),
                 stream=True,
             )
-            if not response.ok:
-                with closing(response):
-                    raise _refusal(response)
+            try:
+                _check_head(response)
+            except _Refusal:
+                response.close()
+                raise
             return Events(response)
 
     def close(self) -> None:
@@ -197,17 +226,21 @@ class EngineClient:
     def _get(self, client: Any, path: str, *, versioned: bool = True) -> object:
         """The JSON answer to a GET. The SDK's methods would read an answer of any size."""
         version = f"/v{client.api_version}" if versioned else ""
-        with closing(client.get(f"{client.base_url}{version}{path}", timeout=self._timeout_s, stream=True)) as response:
-            if not response.ok:
-                raise _refusal(response)
-            return parse_json(read_all(response.iter_content(_CHUNK_BYTES), _MAX_ANSWER_BYTES))
+        url = f"{client.base_url}{version}{path}"
+        with closing(client.get(url, headers=_PLAIN, timeout=self._timeout_s, stream=True)) as response:
+            _check_head(response)
+            return parse_json(read_all(_chunks(response), _MAX_ANSWER_BYTES))
 
     def _check_socket(self) -> None:
         if self._path is None:
             if not self._base_url.startswith(("tcp://", "http://", "https://")):
                 raise Unavailable(f"{self._base_url}: unsupported address; use unix:///path/of.sock or tcp://host:port")
             return
-        connect(self._path).close()
+        with closing(connect(self._path)) as connection:
+            found = peer(connection).uid
+        if self.peer_uid is not None and found != self.peer_uid:
+            raise _OtherServerError("another user's process listens now")
+        self.peer_uid = found
 
     def _new_client(self, version: str, answers: type[_Answer] = _Answer) -> Any:
         tls: Any = False
@@ -224,7 +257,7 @@ class EngineClient:
         # Only the configured address and certificates count: requests would obey HTTP_PROXY, .netrc and
         # REQUESTS_CA_BUNDLE, which are meant for other hosts.
         if self._path is not None:
-            client.mount("http+docker://", _UnixAdapter(str(self._path), self._timeout_s, answers))
+            client.mount("http+docker://", _UnixAdapter(str(self._path), self._timeout_s, answers, self.peer_uid))
         else:
             for scheme in ("http://", "https://"):
                 client.mount(scheme, _TcpAdapter(answers))
@@ -248,6 +281,8 @@ class EngineClient:
 
     def _meaning(self, path: str, causes: Sequence[BaseException]) -> str:
         for cause in causes:
+            if isinstance(cause, _OtherServerError):
+                return str(cause)
             if isinstance(cause, ssl.SSLCertVerificationError):
                 return f"certificate not trusted: {_line(cause.verify_message)}; check the CA and the host name"
             if isinstance(cause, ssl.SSLError):
@@ -287,9 +322,9 @@ class Events:
 
     def __init__(self, response: Any) -> None:
         self._response = response
-        chunked = response.headers.get("Transfer-Encoding", "").lower() == "chunked"
-        # Without chunks a read of more than one byte could wait for the next event.
-        self._stream = CancellableStream(response.iter_content(None if chunked else 1), response)
+        self._answer: _EventStream = response.raw._original_response  # noqa: SLF001 - the only way to it
+        # Each read returns what has arrived. Those of requests wait for as much as was requested.
+        self._stream = CancellableStream(iter(partial(self._answer.read1, _CHUNK_BYTES), b""), response)
 
     def __iter__(self) -> Iterator[bytes | None]:
         """Lines until the stream ends for any reason; ``None`` for a line that is too long."""
@@ -297,7 +332,10 @@ class Events:
         # A response that is closed while it is read raises arbitrary exceptions.
         with suppress(Exception):
             for chunk in self._stream:
-                yield from splitter.feed(chunk)
+                for line in splitter.feed(chunk):
+                    # A stream has no end. What comes between the ends of two lines is limited.
+                    self._answer.allow_more()
+                    yield line
 
     def close(self) -> None:
         """End the stream and the iteration over it."""
@@ -342,9 +380,23 @@ class _Refusal(Exception):
         return f"GET {path}: HTTP status {self.status}{explanation}"
 
 
+def _chunks(response: Any) -> Iterator[bytes]:
+    """The body in chunks. Not ``iter_content``, which would decompress it."""
+    chunks: Iterator[bytes] = response.raw.stream(_CHUNK_BYTES, decode_content=False)
+    return chunks
+
+
+def _check_head(response: Any) -> None:
+    """Raise unless the status is good and the body is not compressed."""
+    if not response.ok:
+        raise _refusal(response)
+    if (encoding := response.headers.get("Content-Encoding", "identity")) != "identity":
+        raise _Refusal(response.status_code, f"the answer is encoded as {encoding}, which was not requested")
+
+
 def _refusal(response: Any) -> _Refusal:
     """The status of an answer and its explanation: the ``message`` in its JSON, or the text itself."""
-    body = read_beginning(response.iter_content(_CHUNK_BYTES), _CHUNK_BYTES)
+    body = read_beginning(_chunks(response), _CHUNK_BYTES)
     try:
         explanation = text(mapping(parse_json(body)).get("message")) or ""
     except ValueError:
@@ -360,7 +412,10 @@ def _line(error: object) -> str:
 
 
 _MAX_QUEUED: Final = 10_000
-"""Longest queue. Beyond it the stream is closed: a new list costs less than so many events."""
+_MAX_QUEUED_BYTES: Final = 8 << 20
+_MAX_EVENTS_PER_S: Final = 500.0
+"""Longest queue, and the highest rate of a stream after that many events. Beyond it the stream is closed: a new list
+costs less than so many events."""
 
 
 class EventListener:
@@ -374,6 +429,8 @@ class EventListener:
         self._quiet_s = quiet_s
         self._wake = wake
         self._lines: deque[bytes | None] = deque()
+        self._received_bytes = 0  # changed by the thread only
+        self._taken_bytes = 0  # changed by its owner only
         self._opened = threading.Event()
         self._closing = False
         self._ended = False
@@ -405,7 +462,9 @@ class EventListener:
 
     def take(self) -> list[bytes | None]:
         """The queued events, one line each; ``None`` for a line that was too long."""
-        return [self._lines.popleft() for _ in range(len(self._lines))]
+        lines = [self._lines.popleft() for _ in range(len(self._lines))]
+        self._taken_bytes += sum([len(line or b"") for line in lines])
+        return lines
 
     def close(self, timeout_s: float = 0.5) -> None:
         """Stop the thread; waits at most ``timeout_s`` for it."""
@@ -430,8 +489,12 @@ class EventListener:
         self._wake()
 
     def _queue(self, events: Events) -> None:
-        for line in () if self._closing else events:
-            if self._closing or len(self._lines) >= _MAX_QUEUED:
+        started_s = time.monotonic()
+        for number, line in enumerate(() if self._closing else events):
+            queued_bytes = self._received_bytes - self._taken_bytes
+            is_flood = number > _MAX_QUEUED + _MAX_EVENTS_PER_S * (time.monotonic() - started_s)
+            if self._closing or is_flood or len(self._lines) >= _MAX_QUEUED or queued_bytes >= _MAX_QUEUED_BYTES:
                 return
+            self._received_bytes += len(line or b"")
             self._lines.append(line)
             self._wake()

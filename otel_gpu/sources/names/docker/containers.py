@@ -9,14 +9,28 @@ import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from itertools import islice
 from typing import Final, NamedTuple
 
 from otel_gpu.bounded_io import parse_json
 from otel_gpu.model import WorkloadKind, WorkloadNames, WorkloadRef
 from otel_gpu.sources.base import Claim, WorkloadInfo
-from otel_gpu.sources.names.untrusted import MAX_CHARS, array, entries, mapping, sanitize, section, strings, text
+from otel_gpu.sources.names.untrusted import (
+    MAX_NAME_BYTES,
+    MAX_TEXT_BYTES,
+    array,
+    change_of,
+    entries,
+    mapping,
+    sanitize,
+    section,
+    strings,
+    text,
+)
 
 _ID: Final = re.compile(r"[0-9a-f]{64}")
+_MAX_PID: Final = 1 << 22
+"""PID_MAX_LIMIT (include/linux/threads.h)."""
 
 # Labels that the kubelet sets through cri-dockerd (kubelet/pkg/types/labels.go).
 _POD: Final = "io.kubernetes.pod.name"
@@ -65,36 +79,42 @@ class ContainerParser:
     runtime: str
     labels: Collection[str] = ()
 
-    def parse_container(self, container_id: str, document: object) -> Container:
-        """The container that an inspect document describes."""
+    def parse_container(self, container_id: str, document: object, place: WorkloadRef | None = None) -> Container:
+        """The container that an inspect document describes. ``place`` is what the cgroup of its process shows."""
         config = section(document, "Config")
         labels = section(config, "Labels")
-        if labels.get(_TYPE) == "podsandbox" or labels.get(_CONTAINER) == "POD":
+        is_sandbox = labels.get(_TYPE) == "podsandbox" or labels.get(_CONTAINER) == "POD"
+        if is_sandbox and (place is None or place.pod_uid is not None):
             return Container(None)  # it only holds the pod's namespaces
         notes = _Notes(f"container {container_id[:12]}")
         if not isinstance(document, Mapping):
             notes.add("its inspect document is not a JSON object")
         state = section(document, "State")
-        pod_uid = notes.sanitize(labels, _POD_UID)
+        name = mapping(document).get("Name")
         names = WorkloadNames(
-            container=notes.sanitize(labels, _CONTAINER) or parse_name(notes.sanitize(mapping(document), "Name")),
-            image=notes.sanitize(config, "Image"),
-            pod=notes.sanitize(labels, _POD),
-            namespace=notes.sanitize(labels, _NAMESPACE),
-            pod_uid=pod_uid,
+            container=notes.sanitize("Name", name.removeprefix("/") if isinstance(name, str) else name, MAX_NAME_BYTES),
+            image=notes.sanitize("Image", config.get("Image"), MAX_NAME_BYTES),
             runtime=self.runtime,
             extra=tuple(
                 (f"container.label.{key}", value)
                 for key in sorted(set(self.labels))
-                if (value := notes.sanitize(labels, key, "label ")) is not None
+                if (value := notes.sanitize(f"label {key}", labels.get(key))) is not None
             ),
         )
+        in_pod = WorkloadNames(
+            container=notes.sanitize(_CONTAINER, labels.get(_CONTAINER), MAX_NAME_BYTES),
+            pod=notes.sanitize(_POD, labels.get(_POD), MAX_NAME_BYTES),
+            namespace=notes.sanitize(_NAMESPACE, labels.get(_NAMESPACE), MAX_NAME_BYTES),
+            pod_uid=notes.sanitize(_POD_UID, labels.get(_POD_UID), MAX_NAME_BYTES),
+        )
         info = WorkloadInfo(
-            WorkloadRef(WorkloadKind.CONTAINER, container_id, runtime=self.runtime, pod_uid=pod_uid),
+            WorkloadRef(WorkloadKind.CONTAINER, container_id, runtime=self.runtime),
             names,
             running=state.get("Running") is True and state.get("Restarting") is not True,
             since_s=parse_time(state.get("StartedAt")),
             claims=parse_claims(mapping(document)),
+            labelled=in_pod if in_pod.pod or in_pod.namespace or in_pod.pod_uid else None,
+            place=place,
         )
         return Container(info, notes.all)
 
@@ -113,22 +133,25 @@ class _Notes:
     def add(self, note: str) -> None:
         self._all.append(f"{self._subject}: {note}")
 
-    def sanitize(self, document: Mapping[str, object], key: str, prefix: str = "") -> str | None:
-        value = document.get(key)
-        sanitized = sanitize(value)
+    def sanitize(self, what: str, value: object, max_bytes: int = MAX_TEXT_BYTES) -> str | None:
+        sanitized = sanitize(value, max_bytes)
         if isinstance(value, str):
-            if len(value) > MAX_CHARS:
-                self.add(f"{prefix}{key} has {len(value):,} characters; only the first {MAX_CHARS:,} are exported")
-            elif value and sanitized != value:
-                self.add(f"{prefix}{key} is not valid Unicode; invalid characters are exported as question marks")
+            if sanitized is not None and (change := change_of(value, sanitized)) is not None:
+                self.add(f"{what} {change}")
         elif value is not None:
-            self.add(f"{prefix}{key} is not text")
+            self.add(f"{what} is not text")
         return sanitized
 
 
 def parse_name(name: object) -> str | None:
     """A container's name without the slash that the API puts before it, sanitized."""
-    return sanitize(name.removeprefix("/")) if isinstance(name, str) else None
+    return sanitize(name.removeprefix("/"), MAX_NAME_BYTES) if isinstance(name, str) else None
+
+
+def parse_pid(document: object) -> int | None:
+    """The pid of a container's first process, in the engine's pid namespace; ``None`` while it does not run."""
+    pid = section(document, "State").get("Pid")
+    return pid if isinstance(pid, int) and not isinstance(pid, bool) and 0 < pid < _MAX_PID else None
 
 
 def parse_time(value: object) -> float | None:
@@ -229,11 +252,13 @@ _DRIVERS: Final = frozenset({"nvidia", "nvidia.cdi", "nvidia.runtime-hook"})
 _CAPABILITIES: Final = frozenset({"gpu", "nvidia", "compute", "compat32", "graphics", "utility", "video", "display"})
 _MAX_GPUS: Final = 64
 """No host has more. A larger count is ignored."""
+_MAX_CLAIMS: Final = 4 * _MAX_GPUS
+"""Claims of one container that are read: a GPU has at most seven MIG instances, and few hosts have more than eight."""
 
 
 def parse_claims(document: Mapping[str, object]) -> tuple[Claim, ...]:
     """The claims of the container, each once, in the order of the list above."""
-    claims = dict.fromkeys(_claims(document))
+    claims = dict.fromkeys(islice(_claims(document), _MAX_CLAIMS))
     if _ALL in claims:
         return tuple(claim for claim in claims if claim in (_ALL, _POSSIBLE))
     return tuple(claims)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from itertools import islice
 from types import MappingProxyType
 from typing import Final, NamedTuple
 
@@ -19,6 +20,8 @@ ACTIONS: Final = tuple(sorted(_STARTED | _ENDED | _RENAMED | REMOVED))
 
 _LINGER_S: Final = 60.0
 """How long a removed container keeps its name: the cycle that saw its last process may read only now."""
+MAX_CONTAINERS: Final = 4096
+"""Containers of one engine that are known at a time. A host has a few hundred."""
 _MAX_ENDED: Final = 1000
 """Ended containers to remember. Beyond that, the one that ended first is dropped."""
 _START_TOLERANCE_S: Final = 0.5
@@ -48,7 +51,10 @@ class ContainerRegistry:
     @property
     def notes(self) -> list[str]:
         """The notes of all containers."""
-        return [note for container in self._containers.values() for note in container.notes]
+        notes = [note for container in self._containers.values() for note in container.notes]
+        if len(self._containers) >= MAX_CONTAINERS:
+            notes.insert(0, f"the engine has over {MAX_CONTAINERS:,} containers; the others have no names")
+        return notes
 
     def known(self, now_s: float) -> Mapping[str, WorkloadInfo]:
         """Workloads by their ids: the same object until something changes."""
@@ -66,7 +72,7 @@ class ContainerRegistry:
         """
         due: list[str] = []
         running: set[str] = set()
-        for entry in listed:
+        for entry in islice(listed, MAX_CONTAINERS):
             if entry.running:
                 running.add(entry.id)
             if self._must_be_inspected(entry, wall_s):
@@ -92,6 +98,8 @@ class ContainerRegistry:
 
     def add(self, container_id: str, container: Container, now_s: float) -> None:
         """Add or update a container that was inspected."""
+        if container_id not in self._containers and len(self._containers) >= MAX_CONTAINERS:
+            return
         if self._containers.get(container_id) != container:
             self._containers[container_id] = container
             self._changed = True
@@ -122,7 +130,7 @@ class ContainerRegistry:
         if container is None or container.info is None or name is None:
             return
         names = container.info.names
-        if names.pod is not None or names.container == name:  # in a pod the name is the kubelet's, from a label
+        if names.container == name:
             return
         info = container.info._replace(names=names._replace(container=name))
         self._containers[container_id] = container._replace(info=info)

@@ -6,16 +6,25 @@ import threading
 from collections.abc import Collection, Iterable, Mapping
 from contextlib import closing
 from dataclasses import replace
+from pathlib import Path
 from typing import Final
 
 from otel_gpu.clock import Clock
 from otel_gpu.errors import Gone, Unavailable
 from otel_gpu.model import SourceState, WorkloadKind, WorkloadRef
-from otel_gpu.sources.base import NameRead
+from otel_gpu.sources.base import NO_WORKLOADS, NameRead, Speaker, SpeakerKind
 from otel_gpu.sources.names.docker.client import DockerTls, EngineClient, EventListener
-from otel_gpu.sources.names.docker.containers import ContainerParser, is_container_id, parse_event, parse_listed
+from otel_gpu.sources.names.docker.containers import (
+    ContainerParser,
+    is_container_id,
+    parse_event,
+    parse_listed,
+    parse_pid,
+)
 from otel_gpu.sources.names.docker.registry import ACTIONS, REMOVED, ContainerRegistry
 from otel_gpu.sources.names.poller import MAX_RETRY_S, Poller, PublishedNames
+from otel_gpu.sources.proc.cgroup import parse_cgroup
+from otel_gpu.sources.proc.files import read_file
 
 _RESYNC_S: Final = 300.0
 """Interval of a complete list and a new event stream: a connection can die, and an event be lost, unnoticed."""
@@ -37,7 +46,11 @@ _OTHER_RUNTIMES: Final = {"docker": ("ecs",)}
 
 
 class DockerSource:
-    """Knows the containers of one engine. ``name`` tells several engines apart: ``podman``, ``podman-1000``."""
+    """Knows the containers of one engine. ``name`` tells several engines apart: ``podman``, ``podman-1000``.
+
+    ``uid`` is the user who owns the socket's directory. Without it, the process that listens on the socket decides: an
+    engine of another user than root is that user's own.
+    """
 
     def __init__(
         self,
@@ -48,6 +61,8 @@ class DockerSource:
         tls: DockerTls | None = None,
         timeout_s: float = 5.0,
         runtime: str = "docker",
+        uid: int | None = None,
+        proc_root: Path = Path("/proc"),
         clock: Clock,
     ) -> None:
         self.name: Final = name
@@ -56,8 +71,10 @@ class DockerSource:
         self._timeout_s = timeout_s
         self._clock = clock
         self._parser = ContainerParser(runtime, frozenset(labels))
-        self._runtimes = frozenset({None, runtime, *_OTHER_RUNTIMES.get(runtime, ())})
-        self._published = PublishedNames()
+        self._uid = uid
+        self._proc_root = proc_root
+        self._speaker = Speaker(SpeakerKind.ENGINE, frozenset({runtime, *_OTHER_RUNTIMES.get(runtime, ())}), uid)
+        self._published = PublishedNames(self._speaker)
         max_retry_s = _UNIX_RETRY_S if base_url.startswith("unix://") else MAX_RETRY_S
         self._poller = Poller(name, self._published, self._poll, max_retry_s=max_retry_s)
         # Used by the thread only:
@@ -98,14 +115,17 @@ class DockerSource:
             wanted = {
                 ref.id
                 for ref in unknown
-                if ref.id in due
-                or (ref.pod_uid is None and ref.runtime in self._runtimes and ref.id not in self._not_found)
+                if ref.id in due or (ref.pod_uid is None and self._may_be_mine(ref) and ref.id not in self._not_found)
             }
             requested = {container_id for container_id in wanted if is_container_id(container_id)}
             self._requested |= requested
         if requested:
             self._poller.wake()
         return frozenset(requested)
+
+    def _may_be_mine(self, ref: WorkloadRef) -> bool:
+        speaker = self._speaker
+        return ref.runtime in (None, *speaker.runtimes) and speaker.uid in (None, ref.user_uid)
 
     # ------------------------------------------------------------------------ on the thread
 
@@ -116,6 +136,7 @@ class DockerSource:
             start_s = self._now_s()
             self._problems.clear()
             with closing(EngineClient(self._base_url, tls=self._tls, timeout_s=self._timeout_s)) as engine:
+                self._identify(engine)
                 # Events come first: they show what changes while the list is made.
                 listener = None if without_events else self._listen(engine)
                 if without_events or trying_again:
@@ -133,6 +154,14 @@ class DockerSource:
             trying_again = without_events or (trying_again and listener is None)
             without_events = ended_early
             self._new_errors += ended_early
+
+    def _identify(self, engine: EngineClient) -> None:
+        """Find out whose engine this is. Another one's containers are forgotten: they count by who states them."""
+        speaker = replace(self._speaker, uid=self._uid if self._uid is not None else engine.peer_uid or None)
+        if speaker != self._speaker:
+            self._registry = ContainerRegistry()
+            self._published.publish(NO_WORKLOADS, speaker)
+            self._speaker = speaker
 
     def _listen(self, engine: EngineClient) -> EventListener | None:
         """A listener to events; ``None`` if the engine, or a proxy before it, does not allow that."""
@@ -229,7 +258,9 @@ class DockerSource:
                     self._published.publish(self._registry.known(published_s))
 
     def _add(self, container_id: str, document: object) -> None:
-        container = self._parser.parse_container(container_id, document)
+        pid = parse_pid(document)
+        place = None if pid is None else read_place(self._proc_root, pid, container_id)
+        container = self._parser.parse_container(container_id, document, place)
         self._new_errors += len(container.notes)
         self._registry.add(container_id, container, self._now_s())
         if container.info is None:
@@ -253,3 +284,17 @@ class DockerSource:
 
     def _now_s(self) -> float:
         return self._clock.monotonic_ns() / 1e9
+
+
+def read_place(proc_root: Path, pid: int, container_id: str) -> WorkloadRef | None:
+    """The container as the cgroup of this process shows it; ``None`` if the process is not in this container.
+
+    An engine states the pid, so it proves nothing by itself. It may also be one of another pid namespace.
+    """
+    try:
+        cgroup = read_file(str(proc_root / str(pid) / "cgroup"))
+    except OSError:
+        return None
+    place = parse_cgroup(cgroup.decode("utf-8", "replace"))
+    is_it = place is not None and (place.kind, place.id) == (WorkloadKind.CONTAINER, container_id)
+    return place if is_it else None

@@ -35,8 +35,8 @@ from otel_gpu.clock import Clock
 from otel_gpu.errors import Gone, Unavailable
 from otel_gpu.version import __version__
 
-MAX_ANSWER_BYTES: Final = 64 << 20
-"""Largest list. A node's pods take a few MiB."""
+MAX_ANSWER_BYTES: Final = 8 << 20
+"""Largest list. The pods of most nodes take a few MiB; a larger list is read in pages."""
 
 ANSWER_TIMEOUTS: Final = 6
 """A list must be complete within this many timeouts: a busy server is slow, and no cycle waits for it."""
@@ -56,6 +56,10 @@ _MAX_STATUS_BYTES: Final = 64 << 10
 _MAX_MESSAGE_CHARS: Final = 240
 _MAX_TOKEN_BYTES: Final = 64 << 10
 _RBAC_FIX: Final = "apply the ClusterRole with list and watch on pods and bind it to the agent's service account"
+
+
+class TooLargeAnswer(Unavailable):
+    """The answer is over ``MAX_ANSWER_BYTES``."""
 
 
 class Busy(Unavailable):
@@ -127,7 +131,7 @@ class ApiClient:
             try:
                 body = read_all(self._chunks(answer, deadline), MAX_ANSWER_BYTES)
             except TooLarge as error:
-                raise Unavailable(f"{self._server.url}{path}: the answer is {error}") from None
+                raise TooLargeAnswer(f"{self._server.url}{path}: the answer is {error}") from None
         try:
             return parse_json(body)
         except ValueError:

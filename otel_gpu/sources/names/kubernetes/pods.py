@@ -14,7 +14,14 @@ from typing import Final, NamedTuple
 from otel_gpu.bounded_io import one_line, parse_json
 from otel_gpu.model import WorkloadKind, WorkloadNames, WorkloadRef
 from otel_gpu.sources.base import WorkloadInfo
-from otel_gpu.sources.names.untrusted import MAX_CHARS, array, mapping, sanitize
+from otel_gpu.sources.names.untrusted import (
+    MAX_NAME_BYTES,
+    MAX_TEXT_BYTES,
+    array,
+    change_of,
+    mapping,
+    sanitize,
+)
 
 # containerd://<64>   docker://<64>   cri-o://<64>
 _CONTAINER_ID: Final = re.compile(r"([a-z][a-z0-9.-]{0,31})://([0-9a-f]{64})")
@@ -98,12 +105,12 @@ def parse_event(line: bytes, labels: Collection[str] = ()) -> Change | Failure |
 def parse_pod(value: object, labels: Collection[str] = ()) -> PodInfo | None:
     """A pod and its containers; ``labels`` are the keys of the pod labels to export. ``None`` if it is not a pod."""
     metadata = mapping(mapping(value).get("metadata"))
-    uid = sanitize(metadata.get("uid"))
+    uid = sanitize(metadata.get("uid"), MAX_NAME_BYTES)
     if uid is None:
         return None
     texts = _Texts(metadata)
     annotations = mapping(metadata.get("annotations"))
-    in_cgroups = sanitize(annotations.get(_CONFIG_HASH)) if _CONFIG_MIRROR in annotations else None
+    in_cgroups = sanitize(annotations.get(_CONFIG_HASH), MAX_NAME_BYTES) if _CONFIG_MIRROR in annotations else None
     names = WorkloadNames(
         pod=texts.sanitize("name", metadata.get("name")),
         namespace=texts.sanitize("namespace", metadata.get("namespace")),
@@ -123,23 +130,19 @@ class _Texts:
         self._metadata = metadata
         self.problem: str | None = None
 
-    def sanitize(self, what: str, value: object) -> str | None:
-        text = sanitize(value)
-        if isinstance(value, str) and text is not None and text != value and self.problem is None:
+    def sanitize(self, what: str, value: object, max_bytes: int = MAX_NAME_BYTES) -> str | None:
+        text = sanitize(value, max_bytes)
+        change = change_of(value, text) if isinstance(value, str) and text is not None else None
+        if change is not None and self.problem is None:
             parts = (self._metadata.get(part) for part in ("namespace", "name"))
             pod = "/".join(one_line(part) for part in parts if isinstance(part, str))
-            changed = (
-                f"has {len(value):,} characters; only the first {MAX_CHARS - 1:,} are exported"
-                if len(value) > MAX_CHARS
-                else "is not valid Unicode; invalid characters are exported as ?"
-            )
-            self.problem = f"pod {pod}: its {what} {changed}"
+            self.problem = f"pod {pod}: its {what} {change}"
         return text
 
 
 def _labels(there: Mapping[str, object], wanted: Collection[str], texts: _Texts) -> Iterator[tuple[str, str]]:
     for key in sorted(set(wanted)):
-        if (value := texts.sanitize(f"label {one_line(key)}", there.get(key))) is not None:
+        if (value := texts.sanitize(f"label {one_line(key)}", there.get(key), MAX_TEXT_BYTES)) is not None:
             yield f"{_LABEL}{key}", value
 
 

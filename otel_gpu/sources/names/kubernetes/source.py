@@ -15,8 +15,8 @@ from typing import Final
 from otel_gpu.clock import Clock
 from otel_gpu.errors import Gone, Unavailable
 from otel_gpu.model import SourceState, WorkloadKind, WorkloadRef
-from otel_gpu.sources.base import NameRead, WorkloadInfo
-from otel_gpu.sources.names.kubernetes.api import ApiClient, ApiServer, Busy
+from otel_gpu.sources.base import KUBERNETES, NameRead, WorkloadInfo
+from otel_gpu.sources.names.kubernetes.api import ApiClient, ApiServer, Busy, TooLargeAnswer
 from otel_gpu.sources.names.kubernetes.pods import Failure, PodInfo, parse_event, parse_list
 from otel_gpu.sources.names.poller import Poller, PublishedNames
 
@@ -25,7 +25,10 @@ SETTLE_S: Final = 6.0
 
 _PODS: Final = "/api/v1/pods"
 _PAGE_SIZE: Final = 500
+_SMALL_PAGE_SIZE: Final = 50
+"""Pods on a page where 500 are over the limit of an answer. A pod has at most 1.5 MiB, and usually 30 KiB."""
 _MAX_PAGES: Final = 200
+_LIST_ATTEMPTS: Final = 3
 
 _WATCH_S: Final = 300
 _WATCH_SPREAD_S: Final = 60
@@ -54,7 +57,7 @@ class KubernetesSource:
         self._labels = tuple(sorted(set(labels)))
         self._clock = clock
         self._api = ApiClient(server, clock, timeout_s)
-        self._published = PublishedNames()
+        self._published = PublishedNames(KUBERNETES)
         self._poller = Poller(name, self._published, self._poll)
         self._first_seen_s: dict[str, float] = {}  # unknown containers
         # Used by the thread only:
@@ -119,11 +122,19 @@ class KubernetesSource:
         """Read all pods of the node; returns the version of the list."""
         # Version 0 is answered from the server's memory, where pods are indexed by node. Without a version the server
         # reads every pod of the cluster from etcd, for every node. The list may be old: the watch adds what is new. It
-        # is not divided into pages. A server that does so may drop the rest (410).
-        for version in ("0", None, None):
+        # is not divided into pages, unless it is too large. A server that divides it may drop the rest (410).
+        version: str | None = "0"
+        page_size = _PAGE_SIZE
+        for _ in range(_LIST_ATTEMPTS):
             try:
-                pods, listed = self._pages(version)
+                pods, listed = self._pages(version, page_size)
             except Gone:
+                version = None
+                continue
+            except TooLargeAnswer:
+                if page_size == _SMALL_PAGE_SIZE:
+                    raise
+                version, page_size = None, _SMALL_PAGE_SIZE
                 continue
             self._version, self._missed = listed, None
             self._registry.replace(pods, self._now_s())
@@ -131,9 +142,9 @@ class KubernetesSource:
             return listed
         raise Unavailable("the list of pods expired before its end three times; the API server may be overloaded")
 
-    def _pages(self, version: str | None) -> tuple[dict[str, PodInfo], str]:
+    def _pages(self, version: str | None, page_size: int) -> tuple[dict[str, PodInfo], str]:
         pods: dict[str, PodInfo] = {}
-        query = self._query(limit=_PAGE_SIZE)
+        query = self._query(limit=page_size)
         if version is not None:
             query["resourceVersion"] = version
         for _ in range(_MAX_PAGES):
@@ -143,7 +154,7 @@ class KubernetesSource:
             pods |= {pod.uid: pod for pod in page.pods}
             if page.continue_token is None:
                 return pods, page.version
-            query = self._query(limit=_PAGE_SIZE, **{"continue": page.continue_token})  # allows no version beside it
+            query = self._query(limit=page_size, **{"continue": page.continue_token})  # allows no version beside it
         raise Unavailable(f"the list of pods does not end after {_MAX_PAGES} pages")
 
     def _watch(self, version: str) -> None:

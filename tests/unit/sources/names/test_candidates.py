@@ -126,7 +126,8 @@ def test_each_reachable_podman_of_a_user_is_a_source(host: FakeRoot) -> None:
     host.listen("run/user/1001/podman/podman.sock")
     host.add("run/user/1002")
     found = host.judge(XDG_RUNTIME_DIR=str(own.parents[1]))
-    assert [name for name, each in found.items() if each.used] == ["podman", "podman-1000", "podman-1001"]
+    used = {name: each.uid for name, each in found.items() if each.used}
+    assert used == {"podman": None, "podman-1000": 1000, "podman-1001": 1001}
 
 
 def test_podman_of_the_agents_user_is_in_its_runtime_directory(host: FakeRoot) -> None:

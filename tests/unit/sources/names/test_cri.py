@@ -182,7 +182,7 @@ def test_a_cut_text_is_one_error_and_the_state_persists(runtime: Runtime) -> Non
         first = until(names, lambda answer: answer.state is SourceState.DEGRADED)
         assert first.errors == 2
         assert first.reason is not None
-        assert first.reason.endswith("its name has 5,000 characters; only the first 1,024 are exported (and 1 more)")
+        assert first.reason.endswith("its name has 5,000 bytes; only the first 253 are exported (and 1 more)")
         soon(lambda: runtime.calls["ListContainers"] >= 4)
         again = names.read({})
         assert (again.state, again.reason, again.errors) == (first.state, first.reason, 0)
@@ -404,11 +404,9 @@ def test_a_long_label_is_cut_and_reported_while_its_container_exists() -> None:
     long = container(1, labels={"notes": "x" * 10_240})
     first = parsed(long, labels=("notes",))
     [(_, text)] = only(first).names.extra
-    assert len(text) == 1_024
+    assert text == "x" * 125 + "…"
     [problem] = first.problems.values()
-    assert (
-        problem == "container 000000000000…: its label notes has 10,240 characters; only the first 1,024 are exported"
-    )
+    assert problem == "container 000000000000…: its label notes has 10,240 bytes; only the first 125 are exported"
     second = parsed(long, container(2), before=first, labels=("notes",))
     assert dict(second.problems) == dict(first.problems)
     assert not parsed(container(2), before=second, labels=("notes",)).problems

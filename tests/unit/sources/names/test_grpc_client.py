@@ -127,7 +127,7 @@ def test_a_closed_connection_makes_no_call(runtime: Runtime) -> None:
 
 def test_an_answer_over_the_limit_is_refused(runtime: Runtime) -> None:
     runtime.answers["Version"] = lambda: bytes(MAX_MESSAGE_BYTES + 100_000)
-    assert failure(runtime.path) == f"{runtime.path}: the answer to Version is over 16 MiB"
+    assert failure(runtime.path) == f"{runtime.path}: the answer to Version is over 8 MiB"
 
 
 def test_a_hundred_failures_leave_no_threads_and_no_descriptors(runtime: Runtime) -> None:
@@ -264,6 +264,37 @@ def test_a_server_that_never_ends_its_answer_is_a_timeout(chunks: tuple[bytes, .
         connection.call(VERSION)
     connection.close()
     thread.join()
+
+
+@pytest.mark.parametrize(
+    ("part", "most_bytes", "said"),
+    [
+        (data(bytes(16_384)), 9 << 20, "the answer to Version is over 8 MiB"),
+        (data(message(bytes(150 << 20))[:16_384]), 1 << 20, "the answer to Version is over 8 MiB"),
+        (frame(1, bytes(16_384)), 1 << 20, "is not gRPC"),
+        (frame(9, bytes(16_384)), 1 << 20, "is not gRPC"),
+        (b"\xff" * 16_384, 1 << 20, "is not gRPC"),
+    ],
+    ids=["data", "a message of 150 MiB", "headers", "continuations", "frames of 16 MiB"],
+)
+def test_an_answer_without_end_is_read_up_to_the_limit(part: bytes, most_bytes: int, said: str) -> None:
+    ours, theirs = socket.socketpair()
+    connection = GrpcConnection("/x.sock", ours, 30.0, SystemClock())
+    sent_bytes = 0
+
+    def send() -> None:
+        nonlocal sent_bytes
+        with theirs, suppress(OSError):
+            while True:
+                sent_bytes += theirs.send(part)
+
+    thread = threading.Thread(target=send)
+    thread.start()
+    with pytest.raises(Unavailable, match=said):
+        connection.call(VERSION)
+    connection.close()
+    thread.join()
+    assert sent_bytes < most_bytes
 
 
 # ---------------------------------------------------------------------------- sockets

@@ -9,7 +9,7 @@ import pytest
 from otel_gpu.errors import Unavailable
 from otel_gpu.model import SourceState, WorkloadKind, WorkloadNames, WorkloadRef
 from otel_gpu.sources import backoff
-from otel_gpu.sources.base import Claim, PodContainer, WorkloadInfo
+from otel_gpu.sources.base import HOST, Claim, PodContainer, WorkloadInfo
 from otel_gpu.sources.names.poller import NO_ANSWER_YET, Poller, PublishedNames
 from tests.waiting import until
 
@@ -26,7 +26,7 @@ def quick_retries(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_published_names_are_read_as_the_same_object() -> None:
-    published = PublishedNames()
+    published = PublishedNames(HOST)
     assert not published.has_answered
     published.publish(KNOWN)
     published.publish_pods(PODS)
@@ -39,7 +39,7 @@ def test_published_names_are_read_as_the_same_object() -> None:
 
 
 def test_without_an_answer_the_state_is_degraded_without_an_error() -> None:
-    published = PublishedNames()
+    published = PublishedNames(HOST)
     published.publish(KNOWN)
     read = published.read()
     assert (read.state, read.reason, read.errors) == (SourceState.DEGRADED, "has not answered yet", 0)
@@ -48,7 +48,7 @@ def test_without_an_answer_the_state_is_degraded_without_an_error() -> None:
 
 
 def test_an_error_is_read_once_and_the_state_until_it_changes() -> None:
-    published = PublishedNames()
+    published = PublishedNames(HOST)
     published.set_degraded("half of it", errors=2)
     published.set_degraded("half of it", errors=1)
     assert (published.read().errors, published.read().errors) == (3, 0)
@@ -58,7 +58,7 @@ def test_an_error_is_read_once_and_the_state_until_it_changes() -> None:
 
 
 def test_published_names_persist_while_the_source_is_unavailable() -> None:
-    published = PublishedNames()
+    published = PublishedNames(HOST)
     published.publish(KNOWN)
     published.set_unavailable("away")
     read = published.read()
@@ -67,7 +67,7 @@ def test_published_names_persist_while_the_source_is_unavailable() -> None:
 
 def test_wait_ends_with_the_first_state() -> None:
     for leave in (PublishedNames.set_ok, lambda published: published.set_unavailable("away")):
-        published = PublishedNames()
+        published = PublishedNames(HOST)
         assert not published.wait(0.0)
         threading.Timer(0.01, leave, [published]).start()
         assert published.wait(10.0)
@@ -77,7 +77,7 @@ def test_wait_ends_with_the_first_state() -> None:
 
 
 def test_poll_runs_again_after_any_failure_with_a_reason() -> None:
-    published, calls = PublishedNames(), []
+    published, calls = PublishedNames(HOST), []
     reasons: list[str | None] = []
 
     def poll(_: Poller) -> None:
@@ -103,7 +103,7 @@ def test_the_thread_starts_once_and_not_after_stop() -> None:
         while not self.stopping:
             self.sleep(10)
 
-    thread = Poller("test", PublishedNames(), poll)
+    thread = Poller("test", PublishedNames(HOST), poll)
     for _ in range(3):
         thread.start()
     until(lambda: bool(started))
@@ -122,7 +122,7 @@ def test_wake_ends_a_sleep_that_begins_later() -> None:
         woken.append(self.sleep(10))
         woken.append(self.sleep(0.001))
 
-    thread = Poller("test", PublishedNames(), poll)
+    thread = Poller("test", PublishedNames(HOST), poll)
     thread.start()
     thread.wake()
     asleep.set()
@@ -146,7 +146,7 @@ def test_pauses_grow_until_the_connection_works(monkeypatch: pytest.MonkeyPatch)
 
     monkeypatch.setattr(backoff, "FIRST_PAUSE_S", 1.0)
     monkeypatch.setattr(backoff.Backoff, "failed", noted)
-    thread = Poller("test", PublishedNames(), poll, max_retry_s=3.0)
+    thread = Poller("test", PublishedNames(HOST), poll, max_retry_s=3.0)
     thread.start()
     until(lambda: len(pauses) >= 6)
     thread.stop()
@@ -157,7 +157,7 @@ def test_a_thread_that_cannot_start_is_a_reason(monkeypatch: pytest.MonkeyPatch)
     def refuse(_: threading.Thread) -> None:
         raise RuntimeError("can't start new thread")
 
-    published = PublishedNames()
+    published = PublishedNames(HOST)
     monkeypatch.setattr(threading.Thread, "start", refuse)
     Poller("test", published, lambda _: None).start()
     assert published.read().reason == "cannot start a thread: can't start new thread"

@@ -7,7 +7,15 @@ from dataclasses import replace
 import pytest
 
 from otel_gpu.model import SourceState, WorkloadKind, WorkloadNames, WorkloadRef
-from otel_gpu.sources.base import Claim, NameRead, PodContainer, WorkloadInfo
+from otel_gpu.sources.base import (
+    KUBERNETES,
+    Claim,
+    NameRead,
+    PodContainer,
+    Speaker,
+    SpeakerKind,
+    WorkloadInfo,
+)
 from otel_gpu.sources.names.resolver import NameResolver, Resolution, pids_by_workload
 from tests.builders import facts, gpu, uuid_of
 
@@ -53,22 +61,85 @@ def test_only_workloads_on_a_gpu_or_with_a_grant_are_named() -> None:
     assert set(resolve(source).names) == {REF.key, granted.key}
 
 
-def test_the_runtime_in_the_cgroup_decides_between_contradicting_sources_which_is_one_error() -> None:
-    docker = read(known(WorkloadNames(container="one", image="one:1", runtime="docker")))
-    podman = read(known(WorkloadNames(container="two", pod="p", namespace="n", runtime="podman")))
-    for ref, expected in (
-        (REF, WorkloadNames(container="one", image="one:1", runtime="docker")),
-        (replace(REF, runtime="podman"), WorkloadNames(container="two", pod="p", namespace="n", runtime="podman")),
-        (replace(REF, runtime=None), WorkloadNames(container="one", image="one:1", runtime="docker")),
-    ):
-        resolver = NameResolver()
-        for cycle in range(3):
-            resolution = resolve(docker, podman, workloads=(ref,), resolver=resolver)
-            assert resolution.names == {REF.key: expected}
-            assert resolution.reads[0] == docker
-            assert resolution.reads[1].state is SourceState.DEGRADED
-            assert resolution.reads[1].reason == f"{ID[:12]} is 'two' here and 'one' in another source"
-            assert resolution.reads[1].errors == (1 if cycle == 0 else 0)
+DOCKER = Speaker(SpeakerKind.ENGINE, frozenset({"docker", "ecs"}))
+PODMAN = Speaker(SpeakerKind.ENGINE, frozenset({"podman"}))
+IGNORED = "which this source is not; what this source says of it is ignored"
+
+
+@pytest.mark.parametrize(
+    ("runtime", "expected", "wrong", "problem"),
+    [
+        ("docker", "one", 1, f"container {ID[:12]}: its cgroup is of docker, {IGNORED}"),
+        ("podman", "two", 0, f"container {ID[:12]}: its cgroup is of podman, {IGNORED}"),
+        (None, "one", 1, f"{ID[:12]} is 'two' here and 'one' in another source"),
+    ],
+)
+def test_an_engine_names_no_container_of_another_runtime_and_is_reported_once(
+    runtime: str | None, expected: str, wrong: int, problem: str
+) -> None:
+    docker = read(known(WorkloadNames(container="one", image="one:1")), speaker=DOCKER)
+    podman = read(known(WorkloadNames(container="two"), Claim("1")), speaker=PODMAN)
+    resolver = NameResolver()
+    for cycle in range(3):
+        resolution = resolve(docker, podman, workloads=(replace(REF, runtime=runtime),), resolver=resolver)
+        assert resolution.names[REF.key].container == expected
+        assert len(resolution.grants) == (expected == "two")
+        assert resolution.reads[1 - wrong].state is SourceState.OK
+        assert (resolution.reads[wrong].state, resolution.reads[wrong].reason) == (SourceState.DEGRADED, problem)
+        assert resolution.reads[wrong].errors == (1 if cycle == 0 else 0)
+
+
+def test_a_user_engine_that_claims_a_container_of_root_gets_and_shadows_neither_its_names_nor_its_grant() -> None:
+    podman = read(
+        known(WorkloadNames(container="victim"), Claim("0"), ref=replace(REF, runtime="podman")), speaker=PODMAN
+    )
+    forged = known(WorkloadNames(container="forged"), Claim("1"), ref=replace(REF, runtime="podman"), since_s=9.0)
+    user = read(forged, speaker=replace(PODMAN, uid=1000))
+    for reads in ((podman, user), (user, podman)):
+        resolution = resolve(*reads, workloads=())
+        assert resolution.names == {REF.key: WorkloadNames(container="victim")}
+        assert [(grant.workload.key, grant.gpu_uuid) for grant in resolution.grants] == [(REF.key, uuid_of(0))]
+        [refused] = [each for each in resolution.reads if each.speaker.uid == 1000]
+        assert refused.reason is not None
+        assert "no process of it is in a cgroup of user 1000" in refused.reason
+
+
+def test_a_user_that_creates_a_cgroup_with_the_id_of_root_is_another_workload() -> None:
+    mine = replace(REF, runtime="podman", user_uid=1000)
+    podman = read(known(WorkloadNames(container="victim"), Claim("0")), speaker=PODMAN)
+    forged = known(WorkloadNames(container="forged"), Claim("0"), place=mine)
+    user = read(forged, speaker=replace(PODMAN, uid=1000))
+    victim = replace(REF, runtime="podman")
+    resolution = resolve(podman, user, workloads=(victim, mine))
+    assert resolution.names == {
+        victim.key: WorkloadNames(container="victim"),
+        mine.key: WorkloadNames(container="forged"),
+    }
+    assert {grant.workload.key for grant in resolution.grants} == {victim.key, mine.key}
+    unknown = resolve(podman, workloads=(mine,))
+    assert unknown.names == {mine.key: WorkloadNames(), victim.key: WorkloadNames(container="victim")}
+
+
+def test_a_container_with_a_forged_pod_does_not_take_the_grant_of_that_pod() -> None:
+    trainer = replace(REF, id="b" * 64, runtime="containerd", pod_uid="uid")
+    names = WorkloadNames(container="main", pod="web-0", namespace="prod", pod_uid="uid")
+    cri = read(known(names, ref=trainer, since_s=1.0), speaker=KUBERNETES)
+    kubelet = NameRead(pods={pod_of(names): (Claim("0"),)}, speaker=KUBERNETES)
+    forged = known(WorkloadNames(container="x"), labelled=names, since_s=99.0)
+    docker = read(forged, speaker=DOCKER)
+    resolution = resolve(cri, docker, kubelet, workloads=(REF, trainer))
+    assert resolution.names == {trainer.key: names, REF.key: WorkloadNames(container="x")}
+    assert [grant.workload for grant in resolution.grants] == [trainer]
+    assert resolution.reads[1].reason == (
+        f"container {ID[:12]}: its labels name pod 'prod/web-0', but its cgroup is no pod's; they are ignored"
+    )
+
+
+def test_only_sources_of_kubernetes_grant_gpus_to_pods() -> None:
+    cri = read(known(IN_POD), speaker=KUBERNETES)
+    pods = {pod_of(IN_POD): (Claim("0"),)}
+    assert resolve(cri, NameRead(pods=pods, speaker=KUBERNETES)).grants
+    assert not resolve(cri, NameRead(pods=pods, speaker=DOCKER)).grants
 
 
 def test_a_workload_is_pending_while_any_source_is_looking_it_up() -> None:
@@ -97,13 +168,30 @@ def test_a_nested_container_has_the_names_known_by_its_id() -> None:
     assert [grant.workload for grant in resolution.grants] == [NESTED]
 
 
-def test_two_steps_of_a_nested_slurm_job_are_one_workload_with_its_names() -> None:
-    steps = [
-        WorkloadRef(WorkloadKind.SLURM_JOB, "7", slurm_step=step, outer_container_id="b" * 64) for step in ("0", "1")
-    ]
-    slurm = read(known(WorkloadNames(title="train"), ref=WorkloadRef(WorkloadKind.SLURM_JOB, "7")))
-    for workloads in (tuple(steps[:1]), tuple(steps)):
-        assert resolve(slurm, workloads=workloads).names == {steps[0].key: WorkloadNames(title="train")}
+def test_a_nested_container_of_another_runtime_or_pod_has_no_names_of_that_id() -> None:
+    docker = read(known(WorkloadNames(container="main"), Claim("0")), speaker=DOCKER)
+    assert resolve(docker, workloads=(NESTED,)).names == {NESTED.key: WorkloadNames(container="main")}
+    assert resolve(docker, workloads=(replace(NESTED, runtime="podman"),)).names == {}
+    pod = known(IN_POD._replace(pod_uid="uid"), Claim("0"))
+    cri = read(pod, speaker=KUBERNETES)
+    for uid, named in (("uid", True), ("other", False)):
+        assert (NESTED.key in resolve(cri, workloads=(replace(NESTED, pod_uid=uid),)).names) is named
+
+
+def test_an_impostor_takes_nothing_of_a_container_whose_process_the_engine_names() -> None:
+    """The victim was granted a GPU and does not use it yet: only the engine shows that it runs."""
+    victim = read(known(WorkloadNames(container="victim"), Claim("0"), place=REF), speaker=DOCKER)
+    resolution = resolve(victim, workloads=(NESTED,))
+    assert resolution.names == {REF.key: WorkloadNames(container="victim"), NESTED.key: WorkloadNames()}
+    assert [grant.workload.key for grant in resolution.grants] == [REF.key]
+
+
+def test_a_user_engine_cannot_take_names_from_nested_containers_by_knowing_the_outer_one() -> None:
+    inner = read(known(WorkloadNames(container="main")))
+    user = read(known(WorkloadNames(container="x"), ref=OUTER), speaker=replace(DOCKER, uid=1000))
+    assert resolve(inner, user, workloads=(NESTED,)).names == {NESTED.key: WorkloadNames(container="main")}
+    same_id = replace(NESTED, user_uid=1000)
+    assert resolve(inner, workloads=(NESTED, same_id)).names == {NESTED.key: WorkloadNames(container="main")}
 
 
 @pytest.mark.parametrize(
@@ -142,15 +230,6 @@ def test_an_impostor_loses_names_when_the_victim_appears_or_the_outer_container_
 
 
 # ---------------------------------------------------------------------------- from cycle to cycle
-
-
-def test_a_change_of_the_runtime_in_the_cgroup_counts_at_once_for_agreeing_sources_too() -> None:
-    resolver = NameResolver()
-    reads = [read(known(WorkloadNames(container="one", runtime=runtime))) for runtime in ("podman", "docker")]
-    for runtime, expected in (("podman", "podman"), ("docker", "docker"), (None, "podman")):
-        resolution = resolve(*reads, workloads=(replace(REF, runtime=runtime),), resolver=resolver)
-        assert resolution.names[REF.key].runtime == expected
-        assert [each.errors for each in resolution.reads] == [0, 0]
 
 
 def test_names_and_grants_depend_on_the_present_cycle_only() -> None:

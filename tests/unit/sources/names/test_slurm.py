@@ -5,15 +5,16 @@ import shutil
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from otel_gpu.clock import ManualClock
 from otel_gpu.model import SourceState, WorkloadKind, WorkloadRef
-from otel_gpu.sources.base import Claim, NameRead
+from otel_gpu.sources.base import SLURM, Claim, NameRead
 from otel_gpu.sources.names import slurm
 from otel_gpu.sources.names.slurm import SlurmSource, parse_gpus, parse_job, read_environ, read_jobs, read_pids
-from otel_gpu.sources.names.untrusted import MAX_CHARS
+from otel_gpu.sources.names.untrusted import MAX_TEXT_BYTES
 from tests.proc_tree import ProcTree
 
 WAIT_S = 10.0
@@ -45,7 +46,7 @@ def test_a_job_has_a_name_user_account_and_partition() -> None:
     )
     assert found is not None
     assert (found.id, found.names.title) == ("7", "train")
-    assert found.names.extra == (
+    assert found.names.declared == (
         ("slurm.job.account", "physics"),
         ("slurm.job.name", "train"),
         ("slurm.job.partition", "gpu"),
@@ -58,7 +59,7 @@ def test_a_job_has_a_name_user_account_and_partition() -> None:
 def test_an_unset_or_empty_variable_is_absent() -> None:
     found = parse_job(environ(SLURM_JOB_ID="7", SLURM_JOB_ACCOUNT=""))
     assert found is not None
-    assert (found.names.title, found.names.extra) == (None, ())
+    assert (found.names.title, found.names.extra, found.names.declared) == (None, (), ())
 
 
 @pytest.mark.parametrize("data", [b"", b"\0", b"PATH=/bin\0", b"SLURM_JOB_ID\0", b"SLURM_JOB_ID=\0", b"SLURM_JOB_ID=7"])
@@ -73,12 +74,12 @@ def test_the_first_of_two_equal_variables_counts() -> None:
     assert found.id == "7"
 
 
-@pytest.mark.parametrize("name", [b"\xff\xfe", b"x" * 10_240])
+@pytest.mark.parametrize("name", [b"\xff\xfe", b"x" * 10_240, "€".encode() * 1024])
 def test_a_sanitized_name_is_reported(name: bytes) -> None:
     found = parse_job(environ(SLURM_JOB_ID="7", SLURM_JOB_NAME=name))
     assert found is not None
     assert found.names.title is not None
-    assert len(found.names.title.encode("utf-8")) <= MAX_CHARS + 2
+    assert len(found.names.title.encode("utf-8")) <= MAX_TEXT_BYTES
     assert found.changed == "SLURM_JOB_NAME"
 
 
@@ -188,7 +189,7 @@ def test_without_jobs_nothing_is_read_and_the_source_is_ok(node: Node) -> None:
     workloads = {WorkloadRef(WorkloadKind.CONTAINER, "a" * 64): [1]}
     node.source.read(workloads)
     assert node.source.wait(WAIT_S)
-    assert node.source.read(workloads) == NameRead()
+    assert node.source.read(workloads) == NameRead(speaker=SLURM)
     assert node.reads == []
 
 
@@ -220,7 +221,7 @@ def test_another_process_is_read_if_one_has_ended(node: Node) -> None:
 
 def test_a_job_without_processes_is_not_pending_after_a_few_tries(node: Node) -> None:
     read = node.settled({job(): [70]})
-    assert (dict(read.known), read.state, len(node.reads)) == ({}, SourceState.OK, 3)
+    assert (dict(read.known), read.state, node.source._tries) == ({}, SourceState.OK, {"7": 3})
 
 
 def test_a_job_that_ended_before_it_was_read_is_not_pending(node: Node) -> None:
@@ -263,6 +264,8 @@ def test_a_missing_permission_is_reported_with_the_fix_until_the_job_ends(
         raise PermissionError(13, "Permission denied")
 
     monkeypatch.setattr(slurm, "read_environ", denied)
+    for pid in (70, 80):
+        node.add(pid)
     workloads = {job("7"): [70], job("8"): [80]}
     errors = 0
 
@@ -285,29 +288,104 @@ def test_a_missing_permission_is_reported_with_the_fix_until_the_job_ends(
 def test_a_long_name_is_cut_and_counted(node: Node) -> None:
     node.add(70, SLURM_JOB_ID="7", SLURM_JOB_NAME="x" * 5000)
     read = node.settled({job(): [70]})
-    assert len(read.known["7"].names.title or "") == MAX_CHARS
+    assert read.known["7"].names.title == "x" * 125 + "…"
     assert read.reason == "job 7: SLURM_JOB_NAME is too long or not text; only a part is exported"
 
 
-def test_a_process_that_hangs_holds_no_workload_back_and_is_reported(
-    node: Node, monkeypatch: pytest.MonkeyPatch
+class Hanging:
+    """Reads of these processes return only after ``let_go``."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, *pids: int) -> None:
+        self.pids = set(pids)
+        self.let_go = threading.Event()
+        self.reads: list[int] = []
+        self.threads: set[str | None] = set()
+        monkeypatch.setattr(slurm, "READ_S", 0.05)
+        monkeypatch.setattr(slurm, "read_environ", self._read)
+
+    def _read(self, root: Path, pid: int) -> bytes:
+        self.reads.append(pid)
+        if pid in self.pids:
+            self.let_go.wait(60)
+        return read_environ(root, pid)
+
+
+@pytest.fixture
+def hanging(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., Hanging]]:
+    made: list[Hanging] = []
+
+    def make(*pids: int) -> Hanging:
+        made.append(Hanging(monkeypatch, *pids))
+        return made[-1]
+
+    yield make
+    for each in made:
+        each.let_go.set()
+
+
+def test_a_process_that_does_not_answer_costs_neither_its_job_nor_the_next_one(
+    node: Node, hanging: Callable[..., Hanging]
 ) -> None:
-    reading, let_go = threading.Event(), threading.Event()
+    reads = hanging(70)
+    for pid, job_id in ((70, "7"), (71, "7"), (80, "8")):
+        node.add(pid, SLURM_JOB_ID=job_id, SLURM_JOB_NAME=f"of {job_id}")
+    read = node.settled({job("7"): [70, 71], job("8"): [80]})
+    assert {id_: info.names.title for id_, info in read.known.items()} == {"7": "of 7", "8": "of 8"}
+    assert reads.reads == [70, 71, 80]
 
-    def stuck(_root: Path, _pid: int) -> bytes:
-        reading.set()
-        let_go.wait(WAIT_S)
-        return environ(SLURM_JOB_ID="7")
 
-    monkeypatch.setattr(slurm, "read_environ", stuck)
-    assert node.source.read({job(): [70]}).pending == {"7"}
-    assert reading.wait(WAIT_S)
-    node.clock.advance(6.0)
-    read = node.source.read({job(): [70]})
-    assert (read.pending, read.state) == (frozenset(), SourceState.DEGRADED)
-    assert read.reason == f"{node.tree.root}/70/environ has not answered for 6 s; new jobs have no names"
-    let_go.set()
-    assert node.read({job(): [70]}, lambda read: "7" in read.known).state is SourceState.OK
+def test_a_job_whose_only_process_does_not_answer_holds_nothing_back_and_is_named_when_it_does(
+    node: Node, hanging: Callable[..., Hanging]
+) -> None:
+    reads = hanging(70)
+    node.add(70, SLURM_JOB_ID="7", SLURM_JOB_NAME="late")
+    node.add(80, SLURM_JOB_ID="8")
+    workloads = {job("7"): [70], job("8"): [80]}
+    read = node.settled(workloads)
+    assert read.known.keys() == {"8"}
+    assert (read.state, read.reason) == (
+        SourceState.DEGRADED,
+        f"job 7: {node.tree.root}/70/environ does not answer",
+    )
+    for _ in range(3):  # it is quarantined: no second thread waits for it
+        node.clock.advance(15.0)
+        node.source._poller.wake()
+        node.settled(workloads)
+    assert reads.reads.count(70) == 1
+    reads.let_go.set()
+
+    def named(read: NameRead) -> bool:
+        node.source._poller.wake()
+        return "7" in read.known
+
+    assert node.read(workloads, named).known["7"].names.title == "late"
+    assert node.settled(workloads).state is SourceState.OK
+
+
+def test_reads_that_are_abandoned_are_bounded_and_one_user_cannot_use_them_up(
+    node: Node, hanging: Callable[..., Hanging], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reads = hanging(*range(100, 200))
+    for pid in range(100, 140):
+        node.add(pid, SLURM_JOB_ID=str(pid))
+    node.add(200, SLURM_JOB_ID="200")
+    uids = {pid: pid // 10 for pid in range(100, 200)}
+    real_stat = os.stat
+
+    def stat_of_users(path: Path, **named: Any) -> os.stat_result:
+        found = real_stat(path, **named)
+        uid = uids.get(int(Path(path).name), 0) if Path(path).parent == node.tree.root else found.st_uid
+        return os.stat_result((*found[:4], uid, *found[5:]))
+
+    monkeypatch.setattr(os, "stat", stat_of_users)
+    read = node.settled({job(str(pid)): [pid] for pid in (*range(100, 120), 200)})
+    assert read.known.keys() == {"200"}
+    assert reads.reads == [100, 101, 110, 111, 200], "two of each user"
+    node.settled({job(str(pid)): [pid] for pid in range(100, 140)})
+    assert len([pid for pid in reads.reads if pid < 200]) == 8
+    node.add(201, SLURM_JOB_ID="201")
+    last = node.settled({job(str(pid)): [pid] for pid in (*range(100, 140), 201)})
+    assert "201" not in last.known
 
 
 # ---------------------------------------------------------------------------- jobs that use no GPU
@@ -383,6 +461,7 @@ def test_a_missing_permission_for_a_job_in_a_cgroup_is_reported(node: Node, monk
         raise PermissionError(13, "Permission denied")
 
     monkeypatch.setattr(slurm, "read_environ", denied)
+    node.add(70)
     node.add_cgroup(f"{V2}/job_7/step_0", 70)
     read = node.later(lambda read: read.reason is not None and "no permission to read" in read.reason)
     assert (read.state, dict(read.known)) == (SourceState.DEGRADED, {})

@@ -46,13 +46,17 @@ def lxc(name: str) -> WorkloadRef:
     return WorkloadRef(WorkloadKind.LXC, name)
 
 
+def of_user(workload: WorkloadRef, uid: int = 1000) -> WorkloadRef:
+    return replace(workload, user_uid=uid)
+
+
 PATHS: dict[str, tuple[str, WorkloadRef | None]] = {
     # Docker
     "docker with the cgroupfs driver": (f"/docker/{CID}", docker),
     "docker with the systemd driver": (f"/system.slice/docker-{CID}.scope", docker),
     "docker with a slice of its own": (f"/gpu.slice/gpu-team.slice/docker-{CID}.scope", docker),
     "docker with a parent of its own": (f"/actions_job/{CID}", unknown_runtime),
-    "docker rootless": (f"{USER_SERVICE}/user.slice/docker-{CID}.scope", docker),
+    "docker rootless": (f"{USER_SERVICE}/user.slice/docker-{CID}.scope", of_user(docker)),
     "docker below another prefix": (f"/docker-ce/docker/{CID}", docker),
     "docker with mismatched drivers": (f"/system.slice:docker:{CID}", docker),
     "a cgroup created inside a container": (f"/docker/{CID}/kube-proxy", docker),
@@ -137,10 +141,10 @@ PATHS: dict[str, tuple[str, WorkloadRef | None]] = {
     # Podman
     "podman": (f"/machine.slice/libpod-{CID}.scope", podman),
     "podman with a cgroup below": (f"/machine.slice/libpod-{CID}.scope/container", podman),
-    "podman rootless": (f"{USER_SERVICE}/user.slice/libpod-{CID}.scope/container", podman),
+    "podman rootless": (f"{USER_SERVICE}/user.slice/libpod-{CID}.scope/container", of_user(podman)),
     "podman pod": (f"/machine.slice/machine-libpod_pod_{INNER}.slice/libpod-{CID}.scope", podman),
     "podman in a unit": (f"/system.slice/vllm.service/libpod-payload-{CID}", podman),
-    "podman rootless in a unit": (f"{USER_SERVICE}/app.slice/vllm.service/libpod-payload-{CID}", podman),
+    "podman rootless in a unit": (f"{USER_SERVICE}/app.slice/vllm.service/libpod-payload-{CID}", of_user(podman)),
     "podman with the cgroupfs driver": (f"/libpod_parent/libpod-{CID}", podman),
     "podman pod with the cgroupfs driver": (f"/libpod_parent/{INNER}/libpod-{CID}", podman),
     "the monitor of podman": (f"/machine.slice/libpod-conmon-{CID}.scope", HOST_WORKLOAD),
@@ -151,10 +155,10 @@ PATHS: dict[str, tuple[str, WorkloadRef | None]] = {
     "ctr in the namespace of Docker": (f"/moby/{CID}", containerd),
     "ctr with a cgroup below": ("/default/c1/init", WorkloadRef(WorkloadKind.CONTAINER, "c1", runtime="containerd")),
     "nerdctl": (f"/system.slice/nerdctl-{CID}.scope", containerd),
-    "nerdctl rootless": (f"{USER_SERVICE}/user.slice/nerdctl-{CID}.scope", containerd),
+    "nerdctl rootless": (f"{USER_SERVICE}/user.slice/nerdctl-{CID}.scope", of_user(containerd)),
     "nerdctl with the cgroupfs driver": (f"/default/{CID}", containerd),
     "runc": ("/system.slice/runc-job_1.scope", WorkloadRef(WorkloadKind.CONTAINER, "job_1", runtime="runc")),
-    "crun": (f"{USER_SERVICE}/crun-web.scope", WorkloadRef(WorkloadKind.CONTAINER, "web", runtime="crun")),
+    "crun": (f"{USER_SERVICE}/crun-web.scope", of_user(WorkloadRef(WorkloadKind.CONTAINER, "web", runtime="crun"))),
     "a container at the root": (f"/{CID}", unknown_runtime),
     # Other platforms
     "ecs": (f"/ecs/{TASK}/{CID}", replace(docker, runtime="ecs")),
@@ -220,7 +224,31 @@ PATHS: dict[str, tuple[str, WorkloadRef | None]] = {
     ),
     "slurm, element of an array": ("/slurm/uid_0/job_12_7/step_0", job("12_7", "0")),
     "slurm in another slice": ("/hpc.slice/slurmstepd.scope/job_12/step_0/user/task_0", job("12", "0")),
-    "slurm in lxc": ("/lxc.payload.node1/system.slice/slurmstepd.scope/job_12/step_0", job("12", "0")),
+    "slurm in lxc": (
+        "/lxc.payload.node1/system.slice/slurmstepd.scope/job_12/step_0",
+        replace(job("12", "0"), outer_container_id="node1"),
+    ),
+    "slurm in a machine": (
+        "/machine.slice/systemd-nspawn@lab.service/payload/system.slice/slurmstepd.scope/job_12/step_0",
+        replace(job("12", "0"), outer_container_id="systemd-nspawn@lab.service"),
+    ),
+    "a user who imitates slurm": (f"{USER_SERVICE}/slurmstepd.scope/job_12/step_0/user/task_0", HOST_WORKLOAD),
+    "a service that imitates slurm": ("/system.slice/x.service/uid_0/job_12/step_0", unit("x.service")),
+    # users
+    "a user's system container": (f"{USER_SERVICE}/lxc.payload.trainer", of_user(lxc("trainer"))),
+    "nested in a user's container": (
+        f"{USER_SERVICE}/user.slice/libpod-{CID}.scope/docker/{INNER}",
+        of_user(replace(docker, id=INNER, outer_container_id=CID)),
+    ),
+    "another user, by a cgroup of this user": (
+        f"{USER_SERVICE}/user.slice/user-1001.slice/docker-{CID}.scope",
+        of_user(docker),
+    ),
+    "a user in a container": (f"/docker/{CID}{USER_SERVICE}/jupyter.service", docker),
+    "the slice of a user below another one": (f"/x.slice{USER_SERVICE}/docker-{CID}.scope", docker),
+    "a user, through a cgroup namespace": (f"/../..{USER_SERVICE}/docker-{CID}.scope", of_user(docker)),
+    "the manager of another user": (f"/../user@1001.service/user.slice/docker-{CID}.scope", of_user(docker, 1001)),
+    "root's own slice": (f"/user.slice/user-0.slice/user@0.service/docker-{CID}.scope", docker),
     "podman in slurm": (f"/system.slice/slurmstepd.scope/job_12/step_0/user/task_0/libpod-{CID}", podman),
     "slurm's daemon without a job": ("/system.slice/slurmstepd.scope/system", unit("slurmstepd.scope")),
     # systemd
@@ -228,7 +256,7 @@ PATHS: dict[str, tuple[str, WorkloadRef | None]] = {
     "template": ("/system.slice/system-vllm.slice/vllm@7b.service", unit("vllm@7b.service")),
     "escaped name": (r"/system.slice/srv-my\x2dmodel.service", unit(r"srv-my\x2dmodel.service")),
     "delegated sub-cgroup": ("/system.slice/ollama.service/payload", unit("ollama.service")),
-    "service of a user": (f"{USER_SERVICE}/app.slice/jupyter.service", unit("jupyter.service")),
+    "service of a user": (f"{USER_SERVICE}/app.slice/jupyter.service", of_user(unit("jupyter.service"))),
     "service managed by a service": ("/system.slice/flux.service/job-1.service", unit("job-1.service")),
     "snap": ("/system.slice/snap.ollama.ollama.service", unit("snap.ollama.ollama.service")),
     "name escaped against the kernel's files": ("/system.slice/_cpu.service", unit("cpu.service")),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -61,13 +62,23 @@ def test_only_configured_labels_are_read_in_the_order_of_their_keys() -> None:
     )
 
 
-def test_a_pods_container_has_the_names_in_the_kubelets_labels() -> None:
+def test_names_in_the_kubelets_labels_are_apart_from_those_of_the_engine() -> None:
+    """A user who may start a container may set these labels: its cgroup decides whether they count."""
     container = described("k8s_main_trainer-0_research_0c3e_0", Config={"Labels": KUBERNETES})
-    names = names_of(container)
-    assert (names.container, names.pod, names.namespace) == ("main", "trainer-0", "research")
-    assert names.pod_uid == KUBERNETES["io.kubernetes.pod.uid"]
+    assert names_of(container) == WorkloadNames(
+        container="k8s_main_trainer-0_research_0c3e_0", image="vllm:1", runtime="docker"
+    )
     assert container.info is not None
-    assert container.info.ref.pod_uid == names.pod_uid
+    assert container.info.ref.pod_uid is None
+    assert container.info.labelled == WorkloadNames(
+        container="main", pod="trainer-0", namespace="research", pod_uid=KUBERNETES["io.kubernetes.pod.uid"]
+    )
+
+
+def test_a_container_without_the_kubelets_labels_claims_no_pod() -> None:
+    info = described(Config={"Labels": {"io.kubernetes.container.name": "main"}}).info
+    assert info is not None
+    assert info.labelled is None
 
 
 @pytest.mark.parametrize(
@@ -75,6 +86,11 @@ def test_a_pods_container_has_the_names_in_the_kubelets_labels() -> None:
 )
 def test_a_pods_sandbox_is_not_a_workload(label: dict[str, str]) -> None:
     assert described(Config={"Labels": KUBERNETES | label}) == Container(None)
+    outside = WorkloadRef(WorkloadKind.CONTAINER, ID, runtime="docker")
+    document = {"Name": "/miner", "Config": {"Labels": KUBERNETES | label}}
+    parser = ContainerParser("docker")
+    assert parser.parse_container(ID, document, outside).info is not None, "its cgroup is no pod's"
+    assert parser.parse_container(ID, document, replace(outside, pod_uid="u")).info is None
 
 
 @pytest.mark.parametrize("name", ['a"b', "a\nb", "🦙 llama", "<script>alert(1)</script>", "a\\b", "//x"])
@@ -87,9 +103,9 @@ def test_a_name_may_have_any_characters(name: str) -> None:
 def test_a_long_label_is_cut_and_reported() -> None:
     container = described(Config={"Labels": {"team": "x" * 10_240}})
     [(_, value)] = names_of(container).extra
-    assert len(value) == 1024
+    assert value == "x" * 125 + "…"
     [note] = container.notes
-    assert note == "container 000000000000: label team has 10,240 characters; only the first 1,024 are exported"
+    assert note == "container 000000000000: label team has 10,240 bytes; only the first 125 are exported"
 
 
 def test_a_lone_surrogate_is_replaced_and_reported() -> None:

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import pytest
+
 from otel_gpu.model import WorkloadKind, WorkloadNames, WorkloadRef
 from otel_gpu.sources.base import WorkloadInfo
+from otel_gpu.sources.names.docker import registry as registry_module
 from otel_gpu.sources.names.docker.containers import Container, Event, Listed
 from otel_gpu.sources.names.docker.registry import ContainerRegistry
 from tests.docker_api import container_id
@@ -12,10 +15,8 @@ A, B = container_id(1), container_id(2)
 WALL_S = 2_000_000.0
 
 
-def container(
-    key: str, name: str, *, running: bool = True, since_s: float = WALL_S - 1000, pod: str | None = None
-) -> Container:
-    names = WorkloadNames(container=name, pod=pod)
+def container(key: str, name: str, *, running: bool = True, since_s: float = WALL_S - 1000) -> Container:
+    names = WorkloadNames(container=name)
     return Container(WorkloadInfo(WorkloadRef(WorkloadKind.CONTAINER, key), names, running=running, since_s=since_s))
 
 
@@ -81,10 +82,15 @@ def test_a_signal_does_not_end_a_container() -> None:
     assert registry.known(0.0)[A].running
 
 
-def test_the_name_of_a_container_in_a_pod_is_the_kubelets() -> None:
-    registry = registry_of(container(A, "main", pod="trainer-0"))
-    registry.apply_event(Event("rename", A, "k8s_main_trainer-0_1"), 0.0)
-    assert registry.known(0.0)[A].names.container == "main"
+def test_the_number_of_containers_is_bounded_and_the_excess_is_a_note(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(registry_module, "MAX_CONTAINERS", 2)
+    ids = [f"{number:064x}" for number in range(4)]
+    registry = ContainerRegistry()
+    assert registry.apply_list([listed(each, "x") for each in ids], 0.0, WALL_S) == ids[:2]
+    for each in ids:
+        registry.add(each, container(each, "x"), 0.0)
+    assert registry.known(0.0).keys() == set(ids[:2])
+    assert registry.notes[0] == "the engine has over 2 containers; the others have no names"
 
 
 def test_a_name_is_kept_for_a_minute_after_removal() -> None:

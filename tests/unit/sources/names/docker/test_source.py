@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import itertools
 import threading
 import time
+from pathlib import Path
+
+import pytest
 
 from otel_gpu.clock import ManualClock
 from otel_gpu.model import SourceState, WorkloadKind, WorkloadRef
 from otel_gpu.sources.base import Claim
-from otel_gpu.sources.names.docker import DockerSource
-from tests.docker_api import Bad, DockerApi, container_id
-from tests.unit.sources.names.docker.conftest import MakeSource
+from otel_gpu.sources.names.docker import DockerSource, client
+from otel_gpu.sources.unix_socket import Peer
+from tests.docker_api import Bad, DockerApi, container_id, serving_docker
+from tests.unit.sources.names.docker.conftest import MakeSource, first_read, unavailable
 from tests.waiting import until
 
 INSPECT = "/containers/{id}/json"
@@ -232,3 +237,68 @@ def test_close_ends_the_threads_while_a_stream_is_open(api: DockerApi, make_sour
     source.close()
     assert own() == []
     assert source.read({}).state is SourceState.OK  # the latest answer persists
+
+
+# ---------------------------------------------------------------------------- whose engine it is
+
+
+def test_the_user_whose_process_listens_is_the_user_of_the_engine(
+    api: DockerApi, make_source: MakeSource, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for uid, expected in ((0, None), (1000, 1000)):
+        monkeypatch.setattr(client, "peer", lambda _, found=uid: Peer(1, found))
+        assert first_read(make_source(api.base_url)).speaker.uid == expected
+        assert first_read(make_source(api.base_url, uid=1001)).speaker.uid == 1001, "whose directory it is in"
+
+
+def test_over_tcp_an_engine_is_taken_for_roots(make_source: MakeSource) -> None:
+    with serving_docker(DockerApi(), ("127.0.0.1", 0)) as api:
+        assert first_read(make_source(api.base_url)).speaker.uid is None
+
+
+def test_the_containers_of_another_users_engine_are_forgotten_when_roots_listens(
+    api: DockerApi, make_source: MakeSource, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Otherwise what the user said before would count as what root says."""
+    forged = api.run(1, "forged")
+    monkeypatch.setattr(client, "peer", lambda _: Peer(1, 1000))
+    source = make_source(api.base_url)
+    assert forged in first_read(source).known
+    api.containers.clear()
+    monkeypatch.setattr(client, "peer", lambda _: Peer(1, 0))
+    api.drop_events()
+    until(lambda: source.read({}).speaker.uid is None)
+    assert not source.read({}).known
+
+
+def test_a_listener_of_another_user_in_between_is_refused(
+    api: DockerApi, make_source: MakeSource, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A user could lead the first connection to root's socket, and the next one to a socket of its own."""
+    uids = itertools.cycle([0, 1000])
+    monkeypatch.setattr(client, "peer", lambda _: Peer(1, next(uids)))
+    assert "another user's process listens now" in unavailable(make_source(api.base_url))
+
+
+def test_an_engine_of_a_user_looks_up_containers_of_that_user_only(api: DockerApi, make_source: MakeSource) -> None:
+    source = make_source(api.base_url, uid=1000)
+    first_read(source)
+    refs = [
+        WorkloadRef(WorkloadKind.CONTAINER, container_id(number), runtime="docker", user_uid=uid)
+        for number, uid in enumerate((None, 1000, 1001))
+    ]
+    assert source.read(dict.fromkeys(refs, (1,))).pending == {container_id(1)}
+
+
+def test_the_cgroup_of_the_process_that_the_engine_names_is_the_place_of_the_container(
+    api: DockerApi, make_source: MakeSource, tmp_path: Path
+) -> None:
+    ids = [api.run(number, f"c{number}", State={"Pid": pid}) for number, pid in enumerate((70, 71, 72, 0))]
+    ids += [api.run(9, "odd", State={"Pid": "70"})]
+    for pid, container in ((70, ids[0]), (71, container_id(99))):
+        (tmp_path / str(pid)).mkdir()
+        path = f"0::/user.slice/user-1000.slice/user@1000.service/docker-{container}.scope"
+        (tmp_path / str(pid) / "cgroup").write_text(path, encoding="ascii")
+    known = first_read(make_source(api.base_url, proc_root=tmp_path)).known
+    place = WorkloadRef(WorkloadKind.CONTAINER, ids[0], runtime="docker", user_uid=1000)
+    assert [known[each].place for each in ids] == [place, None, None, None, None]

@@ -16,7 +16,6 @@ import trustme
 
 from otel_gpu.clock import SystemClock
 from otel_gpu.errors import Gone, Unavailable
-from otel_gpu.sources.names.kubernetes import api as api_module
 from otel_gpu.sources.names.kubernetes.api import MAX_RETRY_AFTER_S, ApiClient, ApiServer, Busy, in_cluster
 from tests.kubernetes_api import Fault, KubernetesApi, container, hex_id, pod
 
@@ -315,11 +314,17 @@ def test_an_encoded_answer_is_rejected(api: KubernetesApi) -> None:
     assert failure(api.server).endswith("the answer is encoded as gzip")
 
 
-def test_an_endless_answer_is_rejected(api: KubernetesApi, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(api_module, "MAX_ANSWER_BYTES", 1 << 20)
-    api.faults.append(Fault(200, body=b" " * (2 << 20)))
+def test_a_list_of_150_mib_is_rejected_at_the_limit(api: KubernetesApi) -> None:
+    api.faults.append(Fault(200, body=b" " * (150 << 20)))
 
-    assert failure(api.server).endswith("the answer is over 1 MiB")
+    assert failure(api.server).endswith("the answer is over 8 MiB")
+
+
+@pytest.mark.parametrize("raw", [OK + b"X: y\r\n" * 200_000, OK + b"X: " + b"y" * (1 << 20)], ids=["many", "long"])
+def test_headers_without_end_are_rejected(api: KubernetesApi, raw: bytes) -> None:
+    api.faults.append(Fault(raw=raw))
+
+    assert "is this the API server?" in failure(api.server)
 
 
 def test_a_long_error_body_is_cut(api: KubernetesApi) -> None:

@@ -9,6 +9,7 @@ import pytest
 
 from otel_gpu.clock import ManualClock
 from otel_gpu.model import SourceState
+from otel_gpu.sources.names.kubernetes import api as api_module
 from otel_gpu.sources.names.kubernetes.api import MAX_LINE_BYTES
 from otel_gpu.sources.names.kubernetes.pods import PodInfo, parse_pod
 from otel_gpu.sources.names.kubernetes.source import ENDED_TTL_S, MAX_ENDED, PodRegistry
@@ -61,6 +62,29 @@ def test_pages_are_published_together(api: KubernetesApi, watching: Watching) ->
         (True, None),
         (True, None),
     ]
+
+
+def test_a_list_over_the_limit_of_an_answer_is_read_in_small_pages(
+    api: KubernetesApi, watching: Watching, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(api_module, "MAX_ANSWER_BYTES", 64 << 10)
+    api.put(*(pod(f"p{number}", container(hex_id(number))) for number in range(120)))
+
+    read = watching(api.server).until(lambda read: bool(read.known))
+
+    assert len(read.known) == 120
+    asked = [(each.query["limit"], each.query.get("resourceVersion")) for each in api.received("list")]
+    assert asked == [("500", "0"), ("50", None), ("50", None), ("50", None)]
+
+
+def test_a_page_over_the_limit_of_an_answer_is_a_reason(
+    api: KubernetesApi, watching: Watching, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(api_module, "MAX_ANSWER_BYTES", 1 << 10)
+    api.put(*(pod(f"p{number}", container(hex_id(number))) for number in range(120)))
+    read = watching(api.server).until(lambda read: read.state is SourceState.UNAVAILABLE)
+    assert read.reason is not None
+    assert "the answer is over 1,024 bytes" in read.reason
 
 
 def test_a_list_from_memory_is_one_page(api: KubernetesApi, watching: Watching) -> None:
@@ -350,7 +374,7 @@ def test_a_problem_is_counted_once_and_reported_while_its_pod_exists() -> None:
     registry.put(bad, 1.0)
     registry.put(seen("good", B), 2.0)
     assert registry.problem is not None
-    assert "label x has 2,000 characters" in registry.problem
+    assert "label x has 2,000 bytes" in registry.problem
     assert registry.problems == 1
 
     registry.remove(bad, 3.0)

@@ -103,7 +103,7 @@ def test_a_cut_text_degrades_the_source_while_its_pod_exists(api: KubernetesApi,
     api.put(pod("q", container(B)))
     read = watcher.until_known(B)
     assert read.state is SourceState.DEGRADED
-    assert read.reason == "pod ml/p: its label note has 10,240 characters; only the first 1,023 are exported"
+    assert read.reason == "pod ml/p: its label note has 10,240 bytes; only the first 125 are exported"
 
     api.delete(bad)
 
