@@ -10,6 +10,7 @@ import contextlib
 import ctypes
 import gc
 import os
+import resource
 import time
 import weakref
 from collections.abc import Callable
@@ -63,6 +64,27 @@ def _open_psutil() -> Callable[[], int]:
             raise OSError(str(error)) from None
 
     return memory_bytes
+
+
+# ---------------------------------------------------------------------------- descriptors
+
+_MAX_DESCRIPTORS: Final = 65_536
+"""Enough for everything. A limit far above it would cost memory in programs that close all descriptors."""
+
+
+def raise_descriptor_limit() -> None:
+    """Raise the soft limit of open files to the hard limit: 1,024 is usual, and select(2) is not used here."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = _MAX_DESCRIPTORS if hard == resource.RLIM_INFINITY else min(hard, _MAX_DESCRIPTORS)
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        with contextlib.suppress(OSError, ValueError):
+            resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+
+
+def descriptor_limit() -> int:
+    """How many descriptors this process may have."""
+    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return _MAX_DESCRIPTORS if soft == resource.RLIM_INFINITY else soft
 
 
 # ---------------------------------------------------------------------------- garbage collection and memory

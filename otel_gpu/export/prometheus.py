@@ -66,20 +66,28 @@ class PrometheusRenderer:
 
     def render(self, collection: Collection, form: Exposition) -> bytes:
         """The collection in a format. Values that are not finite are left out; of equal series, the last one counts."""
+        return b"".join(self.parts(collection, form))
+
+    def parts(self, collection: Collection, form: Exposition) -> Iterator[bytes]:
+        """The same, metric by metric: a large collection is never in memory as a whole."""
         self._prefixes = self._prefixes_of(collection)
-        parts = [*self._target_info(form)]
+        head = "".join(self._target_info(form)).removeprefix("\n")
+        if head:
+            yield head.encode()
+        is_first = not head
         for block in collection.blocks:
-            parts.append(self._heads[form][block.metric.name])
             prefixes, values = self._samples(block)
             if self._created and form is Exposition.OPENMETRICS and block.metric.kind is Kind.COUNTER:
                 prefixes, values = self._with_created(block, prefixes, values, collection.time_ns)
-            samples = [""] * (2 * len(values))
-            samples[::2] = prefixes
-            samples[1::2] = map(repr, values)
-            parts += samples
-        parts.append("\n# EOF\n" if form is Exposition.OPENMETRICS else "\n")
-        parts[0] = parts[0].removeprefix("\n")
-        return "".join(parts).encode()
+            samples = [self._heads[form][block.metric.name]]
+            samples += [""] * (2 * len(values))
+            samples[1::2] = prefixes
+            samples[2::2] = map(repr, values)
+            text = "".join(samples)
+            yield (text.removeprefix("\n") if is_first else text).encode()
+            is_first = False
+        end = "\n# EOF\n" if form is Exposition.OPENMETRICS else "\n"
+        yield (end.removeprefix("\n") if is_first else end).encode()
 
     def _samples(self, block: MetricBlock) -> tuple[Sequence[str], Sequence[int | float]]:
         """The prefixes and the values of the series that are rendered."""

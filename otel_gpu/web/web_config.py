@@ -16,8 +16,8 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Final
 
-from otel_gpu.bounded_io import MAX_PEM_BYTES, TooLarge, read_file
-from otel_gpu.config.yaml_file import Node, parse_yaml, read_yaml
+from otel_gpu.bounded_io import MAX_PEM_BYTES, TooLarge, read_file_or_pipe
+from otel_gpu.config.yaml_file import PIPE_TIMEOUT_S, Node, parse_yaml, read_yaml
 from otel_gpu.errors import UsageError
 
 
@@ -95,6 +95,9 @@ _HEADERS: Final[Mapping[str, tuple[str, ...]]] = {
 """The headers that exporter-toolkit allows, and their values where only a few are valid."""
 
 _BCRYPT: Final = re.compile(r"\$2[aby]\$(0[4-9]|[12][0-9]|3[01])\$[./A-Za-z0-9]{53}", re.ASCII)
+_MAX_BCRYPT_COST: Final = 14
+"""A check takes about 1.6 s with it, and twice as long with each step more."""
+
 _HEADER_VALUE: Final = re.compile(r"[ -~]*")
 
 _SECTIONS: Final = ("tls_server_config", "http_server_config", "basic_auth_users", "auth_excluded_paths")
@@ -316,6 +319,12 @@ def _users(section: _Entry) -> dict[str, bytes]:
                 f"{entry.origin}: basic_auth_users: the value of {name!r} is not a bcrypt hash; "
                 "use the output of htpasswd -nBC 10 '': $2y$10$ and 53 characters"
             )
+        cost = int(hashed[4:6])
+        if cost > _MAX_BCRYPT_COST:
+            raise UsageError(
+                f"{entry.origin}: basic_auth_users: the hash of {name!r} has cost {cost}, and a check of its password "
+                f"takes {2 ** (cost - 10) / 10:,.0f} s; use a cost of at most {_MAX_BCRYPT_COST}, for example 10"
+            )
         users[name] = hashed.encode("ascii")
     return users
 
@@ -392,7 +401,10 @@ def _read(pem: Pem) -> bytes:
     if pem.path is None:
         return (pem.text or "").encode("utf-8", "replace")
     try:
-        return read_file(pem.path, MAX_PEM_BYTES)
+        return read_file_or_pipe(pem.path, MAX_PEM_BYTES, PIPE_TIMEOUT_S)
+    except TimeoutError:
+        problem = f"is not a regular file, and no process has written all of it within {PIPE_TIMEOUT_S:g} s"
+        raise _error(pem, problem, "the path of a PEM file") from None
     except OSError as error:
         raise _error(pem, f"cannot be read: {error.strerror}", "the path of a PEM file") from None
     except TooLarge:
