@@ -12,7 +12,7 @@ from otel_gpu.bounded_io import TooLarge, read_file_or_pipe
 from otel_gpu.errors import UsageError
 
 _LARGEST_BYTES: Final = 1 << 20
-PIPE_TIMEOUT_S: Final = 5.0
+_PIPE_TIMEOUT_S: Final = 5.0
 _EXAMPLE: Final = "write each setting as 'key: value', for example 'otlp-endpoint: http://localhost:4318'"
 _NULL: Final = "tag:yaml.org,2002:null"
 
@@ -54,11 +54,11 @@ class Node:
 def read_yaml(path: Path, kind: str) -> str:
     """The text of a file. UsageError names the file and the problem; ``kind`` is what the file is."""
     try:
-        content = read_file_or_pipe(path, _LARGEST_BYTES, PIPE_TIMEOUT_S)
+        content = read_file_or_pipe(path, _LARGEST_BYTES, _PIPE_TIMEOUT_S)
     except TooLarge as error:
         raise UsageError(f"the {kind} {path} is {error}; is it the right file?") from None
     except TimeoutError:
-        problem = f"it is not a regular file, and no process has written all of it within {PIPE_TIMEOUT_S:g} s"
+        problem = f"it is not a regular file, and no process has written all of it within {_PIPE_TIMEOUT_S:g} s"
         raise UsageError(f"cannot read the {kind} {path}: {problem}") from None
     except (OSError, ValueError) as error:  # ValueError: an invalid path
         reason = getattr(error, "strerror", None) or error

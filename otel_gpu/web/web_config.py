@@ -16,8 +16,8 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Final
 
-from otel_gpu.bounded_io import MAX_PEM_BYTES, TooLarge, read_file_or_pipe
-from otel_gpu.config.yaml_file import PIPE_TIMEOUT_S, Node, parse_yaml, read_yaml
+from otel_gpu.bounded_io import MAX_PEM_BYTES, TooLarge, read_file
+from otel_gpu.config.yaml_file import Node, parse_yaml, read_yaml
 from otel_gpu.errors import UsageError
 
 
@@ -401,10 +401,7 @@ def _read(pem: Pem) -> bytes:
     if pem.path is None:
         return (pem.text or "").encode("utf-8", "replace")
     try:
-        return read_file_or_pipe(pem.path, MAX_PEM_BYTES, PIPE_TIMEOUT_S)
-    except TimeoutError:
-        problem = f"is not a regular file, and no process has written all of it within {PIPE_TIMEOUT_S:g} s"
-        raise _error(pem, problem, "the path of a PEM file") from None
+        return read_file(pem.path, MAX_PEM_BYTES)
     except OSError as error:
         raise _error(pem, f"cannot be read: {error.strerror}", "the path of a PEM file") from None
     except TooLarge:

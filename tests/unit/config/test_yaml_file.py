@@ -38,7 +38,7 @@ def test_nested_settings_are_refused_with_a_flat_key(value: str) -> None:
 
 
 def test_a_pipe_that_no_process_writes_to_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("otel_gpu.config.yaml_file.PIPE_TIMEOUT_S", 0.01)
+    monkeypatch.setattr("otel_gpu.config.yaml_file._PIPE_TIMEOUT_S", 0.01)
     os.mkfifo(pipe := tmp_path / "agent.yaml")
     assert read_complaint(pipe) == (
         f"cannot read the configuration file {pipe}: "

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import os
 import threading
 from pathlib import Path
 from typing import NoReturn
@@ -126,14 +125,3 @@ def test_files_that_cannot_be_read_now_delay_no_client(tmp_path: Path, monkeypat
         assert reading.wait(PATIENCE_S)
         assert ask(server.address, "/").status == 200
         answered.set()
-
-
-def test_a_certificate_in_a_pipe_that_no_process_writes_to_is_an_error(
-    pki: Pki, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("otel_gpu.web.web_config.PIPE_TIMEOUT_S", 0.01)
-    certificate = pki.directory / "server.crt"
-    certificate.unlink()
-    os.mkfifo(certificate)
-    with pytest.raises(UsageError, match=r"server\.crt' is not a regular file, and no process has written all of it"):
-        AccessPolicyFile(pki.config())
