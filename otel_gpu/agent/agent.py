@@ -28,6 +28,7 @@ from otel_gpu.metrics.provider import AgentMetrics
 from otel_gpu.model import Report
 from otel_gpu.sources.pause import PausableGpus
 from otel_gpu.state.persistent import PersistentAttributor
+from otel_gpu.view.problems import dropped_series
 from otel_gpu.web.bodies import Bodies
 from otel_gpu.web.endpoints import (
     EVENTS_PATH,
@@ -93,7 +94,12 @@ class Agent:
             deadline_s=config.sampling.deadline_s,
         )
         bodies = Bodies()
-        self.events = EventStream(view_subject(config, host, host_name), self._latest, bodies)
+        self.events = EventStream(
+            view_subject(config, host, host_name),
+            self._latest,
+            bodies,
+            agent_problems=lambda: dropped_series(self._sampling.metrics.dropped_series),
+        )
         routes = self._routes(config, health, bodies)
         if config.export.serves_prometheus:
             renderer = PrometheusRenderer(resources, created=config.export.openmetrics_created)

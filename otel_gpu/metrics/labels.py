@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final, NamedTuple, TypeAlias
 
+from otel_gpu.bounded_io import printable
 from otel_gpu.model import OVERFLOW_PROCESS, ProcessReport, WorkloadGpu, WorkloadKind, WorkloadNames, WorkloadRef
 
 AttributeValue: TypeAlias = str | int | bool
@@ -35,6 +36,11 @@ IDENTITY_KEYS: Final = (
 """The keys of a workload's identity, in the order in which they are exported."""
 
 _NO_NAMES: Final = WorkloadNames()
+
+
+def _printable(text: str) -> str:
+    """Text of a workload as OTLP and Prometheus have it: both the same, and nothing that a terminal acts on."""
+    return text if text.isprintable() else printable(text)
 
 
 # ---------------------------------------------------------------------------- points
@@ -76,7 +82,7 @@ def process_attributes(process: ProcessReport) -> dict[str, AttributeValue]:
     attributes |= mig_attributes(process.mig_uuid, process.mig_profile)
     attributes["process.pid"] = process.key.pid
     if process.name:
-        attributes["process.executable.name"] = process.name
+        attributes["process.executable.name"] = _printable(process.name)
     if process.key == OVERFLOW_PROCESS:
         attributes["otel.metric.overflow"] = True
     return attributes
@@ -119,8 +125,9 @@ class WorkloadIdentity(NamedTuple):
             ref.id if ref.kind is WorkloadKind.SLURM_JOB else None,
             ref.id if ref.kind is WorkloadKind.SYSTEMD_UNIT else None,
         )
-        own = [(key, value) for key, value in zip(IDENTITY_KEYS, known, strict=True) if value]
-        return cls((*own, *[(key, value) for key, value in names.extra if value and key not in IDENTITY_KEYS]))
+        own = [(key, _printable(value)) for key, value in zip(IDENTITY_KEYS, known, strict=True) if value]
+        extra = [(key, _printable(value)) for key, value in names.extra if value and key not in IDENTITY_KEYS]
+        return cls((*own, *extra))
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,7 +23,7 @@ from otel_gpu.metrics.rows import report_rows
 from otel_gpu.metrics.series import Collection
 from otel_gpu.model import Report
 from otel_gpu.view.builder import Subject, ViewBuilder
-from otel_gpu.view.model import View, encode
+from otel_gpu.view.model import Problem, View, encode
 from otel_gpu.view.text import KEY, LEGEND
 from otel_gpu.web.bodies import Bodies, Body, CycleBody, Postponed
 from otel_gpu.web.request import Request
@@ -132,14 +132,22 @@ _UNBUFFERED: Final = {"X-Accel-Buffering": "no"}
 class EventStream:
     """The cycles of an agent as a stream. ``observe`` is called for every cycle, from one thread.
 
-    ``latest`` returns the newest report. Any thread may call ``route``.
+    ``latest`` returns the newest report, ``agent_problems`` those that a report does not show. Any thread may call
+    ``route``.
     """
 
-    def __init__(self, subject: Subject, latest: Callable[[], Report | None], bodies: Bodies) -> None:
+    def __init__(
+        self,
+        subject: Subject,
+        latest: Callable[[], Report | None],
+        bodies: Bodies,
+        *,
+        agent_problems: Callable[[], tuple[Problem, ...]] = tuple,
+    ) -> None:
         self.feed = Feed()
         self._bodies = bodies
         self._latest = latest
-        self._builder = ViewBuilder(subject)
+        self._builder = ViewBuilder(subject, agent_problems)
         self._lock = threading.Lock()
         self._published: tuple[Report, Body] | None = None
         self._failure: str | None = None

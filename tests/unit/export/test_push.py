@@ -8,7 +8,7 @@ import threading
 import time
 import tracemalloc
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, ClassVar
 from weakref import WeakSet
 
 import grpc
@@ -21,6 +21,7 @@ from otel_gpu.export.deltas import Deltas
 from otel_gpu.export.otlp import OtlpSender
 from otel_gpu.export.push import ExportPipeline, Pusher, next_due_s
 from otel_gpu.export.sender import ACCEPTED, Attempt, ExportFailure, ExportResult
+from otel_gpu.metrics.labels import Attributes
 from otel_gpu.metrics.series import Collection, Point
 from tests.unit.export.collectors import Answer, BlackHole, GrpcCollector, HttpCollector, unused_url
 from tests.unit.export.samples import GPU, RESOURCES, START_NS, TIME_NS, collection, identity, one_gauge
@@ -477,7 +478,7 @@ def test_the_log_shows_no_secret_of_the_endpoint(pipeline: Any) -> None:
 class PreparedRequest:
     """An encoded request, as a transport holds it until it is accepted."""
 
-    alive: WeakSet[PreparedRequest] = WeakSet()
+    alive: ClassVar[WeakSet[PreparedRequest]] = WeakSet()
 
     def __init__(self, request: ExportMetricsServiceRequest) -> None:
         self.body = request.SerializeToString()
@@ -526,7 +527,9 @@ def test_requests_of_an_export_are_encoded_and_released_one_at_a_time(
 def test_the_memory_of_deltas_is_small() -> None:
     """Tens of thousands of counters are on a large host."""
     count = 2000
-    attributes = [{**GPU, "process.pid": pid, "process.executable.name": "python3"} for pid in range(count)]
+    attributes: list[Attributes] = [
+        {**GPU, "process.pid": pid, "process.executable.name": "python3"} for pid in range(count)
+    ]
     workload = identity("w")
 
     def points(value: float) -> Collection:
