@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import socket
+import struct
 import time
 from collections.abc import Callable
 from contextlib import suppress
@@ -24,6 +25,7 @@ _MAX_REQUEST_BYTES: Final = 128 * 1024
 
 _CHUNK_BYTES: Final = 64 * 1024
 _END_OF_HEAD: Final = re.compile(rb"\n\r?\n|\A\r?\n")
+_RESET: Final = struct.pack("ii", 1, 0)  # socket(7): linger for 0 s
 _TLS_HANDSHAKE: Final = b"\x16"  # RFC 8446, 5.1: the content type of a client's first record
 
 
@@ -136,11 +138,18 @@ class Connection:
         self.started_s = now_s
 
     def close(self) -> None:
-        """Close the connection, with a TLS close_notify that is not waited for."""
+        """Close the connection, with a TLS close_notify that is not waited for.
+
+        A response that is not sent in full ends with a reset. Otherwise the kernel would keep the rest of it for a
+        client that reads nothing, for minutes.
+        """
+        is_incomplete = bool(self._unsent)
         self.body = self.last_frame = None
         self._unsent = []
         with suppress(OSError, ValueError):
-            if self._tls is not None and self._handshake_done:
+            if is_incomplete:
+                self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET)
+            elif self._tls is not None and self._handshake_done:
                 self._tls.unwrap()
         with suppress(OSError):
             self.socket.shutdown(socket.SHUT_WR)

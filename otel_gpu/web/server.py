@@ -70,7 +70,7 @@ _BACKLOG: Final = 512
 """Connections that the kernel completes before they are accepted. A client beyond it tries again after a second."""
 
 
-_SEND_BUFFER_BYTES: Final = 128 * 1024
+_SEND_BUFFER_BYTES: Final = 64 * 1024
 """What the kernel keeps of a response for a client that reads nothing. It doubles this (socket(7)); by default it would
 take 4 MiB for each connection."""
 
@@ -83,15 +83,17 @@ class Limits:
     """Limits of a server, for all its listeners together.
 
     ``client_timeout_s`` is for each of: receiving a whole request, TLS handshake included; sending a whole response or
-    frame; waiting for room for a response. While a response waits, ``busy_client_timeout_s`` is the timeout for sending
-    the others. ``idle_timeout_s`` is for the next request of a keep-alive connection; it is longer than a minute, so
-    that a scrape per minute needs no new connection. A stream without a new frame gets a comment every ``heartbeat_s``.
+    frame; waiting for room for a response. A client that still reads its response has ``reader_timeout_s``. While a
+    response waits, ``busy_client_timeout_s`` is the timeout for sending the others. ``idle_timeout_s`` is for the next
+    request of a keep-alive connection; it is longer than a minute, so that a scrape per minute needs no new connection.
+    A stream without a new frame gets a comment every ``heartbeat_s``.
     """
 
     client_timeout_s: float = 5.0
+    reader_timeout_s: float = 10.0
     busy_client_timeout_s: float = 1.0
     idle_timeout_s: float = 90.0
-    max_connections: int = 256
+    max_connections: int = 512
     max_threads: int = 16
     max_streams: int = 64
     heartbeat_s: float = 15.0
@@ -370,8 +372,8 @@ class EventLoop:
     # -- time and memory limits -----------------------------------------------------
 
     def _close_expired(self) -> None:
-        oldest_s = time.monotonic() - self._limits.client_timeout_s
-        for connection in [each for each in self._active if each.started_s <= oldest_s]:
+        now_s = time.monotonic()
+        for connection in [each for each in self._active if self._deadline_s(each) <= now_s]:
             self._drop(connection, "timed out")
         idle_since_s = time.monotonic() - self._limits.idle_timeout_s
         while self._idle and (oldest := next(iter(self._idle))).started_s <= idle_since_s:
@@ -380,7 +382,7 @@ class EventLoop:
     def _next_timeout_s(self) -> float | None:
         """Seconds until a connection expires or a stream needs a heartbeat; ``None`` if there is none."""
         now_s = time.monotonic()
-        deadlines_s = [each.started_s + self._limits.client_timeout_s for each in self._active]
+        deadlines_s = [self._deadline_s(each) for each in self._active]
         deadlines_s += [each.started_s + self._limits.heartbeat_s for each in self._streaming]
         deadlines_s += [each.started_s + self._limits.idle_timeout_s for each in islice(self._idle, 1)]
         if self._in_progress:  # a worker may leave a connection idle without a wake-up
@@ -388,6 +390,14 @@ class EventLoop:
         if self._waiting:
             deadlines_s.append(now_s + _WAITING_POLL_S)
         return max(0.0, min(deadlines_s) - now_s) if deadlines_s else None
+
+    def _deadline_s(self, connection: Connection) -> float:
+        """When a connection expires in its phase. A client that still reads its response has more time."""
+        deadline_s = connection.started_s + self._limits.client_timeout_s
+        if connection.body is None:
+            return deadline_s
+        still_reads_until_s = connection.progress_s + _STALLED_S
+        return max(deadline_s, min(still_reads_until_s, connection.started_s + self._limits.reader_timeout_s))
 
     def _resume_waiting(self) -> None:
         """Let postponed requests try again, the oldest first, once there is room for one; reject those that expire."""
@@ -405,19 +415,23 @@ class EventLoop:
         self._waiting.clear()
 
     def _drop_slowest_receiver(self) -> bool:
-        """Close the client that has received its response for longest, one of an old cycle if there is one.
+        """Close the client that has received its response for longest, first of those that read nothing.
 
-        ``False`` if none has had the time that clients have while another waits.
+        Of these, the ones that receive an old cycle come first. ``False`` if none has had the time that clients have
+        while another waits.
         """
-        oldest_s = time.monotonic() - self._limits.busy_client_timeout_s
+        now_s = time.monotonic()
+        oldest_s, stalled_s = now_s - self._limits.busy_client_timeout_s, now_s - _STALLED_S
+
+        def order(connection: Connection) -> tuple[bool, bool, float]:
+            is_newest = connection.body is not None and self._bodies.is_newest(connection.body)
+            return connection.progress_s > stalled_s, is_newest, connection.started_s
+
         slow = [each for each in self._active if each.body is not None and each.started_s <= oldest_s]
-        victim = min(slow, key=lambda each: (self._is_newest(each), each.started_s), default=None)
+        victim = min(slow, key=order, default=None)
         if victim is not None:
             self._drop(victim, "replaced by a new response")
         return victim is not None
-
-    def _is_newest(self, connection: Connection) -> bool:
-        return connection.body is not None and self._bodies.is_newest(connection.body)
 
     # -- worker threads -------------------------------------------------------------
 

@@ -138,7 +138,7 @@ def test_a_client_that_reads_nothing_is_closed_for_a_new_one_before_one_that_rea
 
 @pytest.mark.parametrize(
     ("descriptors", "connections", "streams"),
-    [(65_536, 256, 64), (1024, 256, 64), (400, 115, 28), (64, 12, 3), (1, 1, 1)],
+    [(65_536, 512, 64), (1024, 512, 64), (400, 115, 28), (64, 12, 3), (1, 1, 1)],
 )
 def test_connections_leave_descriptors_for_everything_else(descriptors: int, connections: int, streams: int) -> None:
     limits = limits_within(descriptors)
