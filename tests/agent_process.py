@@ -21,7 +21,19 @@ PATIENCE_S: Final = 60.0
 class AgentProcess:
     """A running command, its output so far, and its endpoints."""
 
-    def __init__(self, words: Sequence[str], environment: Mapping[str, str], directory: Path) -> None:
+    def __init__(
+        self,
+        words: Sequence[str],
+        environment: Mapping[str, str],
+        directory: Path,
+        before_start: Callable[[], None] = lambda: None,
+    ) -> None:
+        """``before_start`` is called in the child."""
+
+        def prepare() -> None:
+            restore_hangup()
+            before_start()
+
         self._out, self._err = directory / "stdout", directory / "stderr"
         with self._out.open("wb") as out, self._err.open("wb") as err:
             self.process = subprocess.Popen(
@@ -30,7 +42,7 @@ class AgentProcess:
                 stdin=subprocess.DEVNULL,
                 stdout=out,
                 stderr=err,
-                preexec_fn=restore_hangup,  # noqa: PLW1509
+                preexec_fn=prepare,  # noqa: PLW1509
             )
 
     @property

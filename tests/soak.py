@@ -36,6 +36,7 @@ from otel_gpu.export.push import ExportPipeline
 from otel_gpu.metrics.agent_values import SelfAccount
 from otel_gpu.metrics.collect import CycleMetrics
 from otel_gpu.metrics.provider import AgentMetrics
+from otel_gpu.web.bodies import Bodies
 from otel_gpu.web.endpoints import metrics_route
 from otel_gpu.web.server import WebServer
 from tests.soak_host import SoakGpus, SoakHost, SoakNames, SoakProcesses
@@ -80,15 +81,19 @@ class Agent:
             "otlp-temporality": "delta" if delta else "cumulative",
         }
         self.export_pipeline = ExportPipeline(load(flags, {}).config.export, resources, metrics.collect, time.monotonic)
-        self.web = WebServer(
-            Address("127.0.0.1", 0), {"/metrics": metrics_route(metrics.collect, PrometheusRenderer(resources))}
+        bodies = Bodies()
+        self.web = WebServer(bodies=bodies)
+        renderer = PrometheusRenderer(resources)
+        listener = self.web.listen(
+            Address("127.0.0.1", 0), {"/metrics": metrics_route(metrics.collect, renderer, bodies)}
         )
+        self.address = listener.address
         self.web.start()
         self.export_pipeline.start()
 
     def scrape(self) -> str:
         """The response to a scrape."""
-        connection = http.client.HTTPConnection(self.web.address.host, self.web.address.port, timeout=30)
+        connection = http.client.HTTPConnection(self.address.host, self.address.port, timeout=30)
         try:
             connection.request("GET", "/metrics")
             return connection.getresponse().read().decode()

@@ -1,4 +1,4 @@
-"""An HTTP client, for well-formed requests and for raw bytes."""
+"""A server for tests, and an HTTP client for well-formed requests and for raw bytes."""
 
 from __future__ import annotations
 
@@ -6,12 +6,39 @@ import gzip
 import http.client
 import socket
 import ssl
-from collections.abc import Mapping
+from collections.abc import Collection, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
 from typing import NamedTuple
 
 from otel_gpu.config.values import Address
+from otel_gpu.web.bodies import Bodies
+from otel_gpu.web.router import Route
+from otel_gpu.web.server import Limits, WebListener, WebServer
 
 PATIENCE_S = 30.0
+ANY_PORT = Address("127.0.0.1", 0)
+PATIENT = Limits(client_timeout_s=60)
+
+
+@contextmanager
+def serving(
+    routes: Mapping[str, Route],
+    limits: Limits = PATIENT,
+    *,
+    web_config: Path | None = None,
+    address: Address = ANY_PORT,
+    bodies: Bodies | None = None,
+    allowed_hosts: Collection[str] = (),
+) -> Iterator[WebListener]:
+    """A running server."""
+    server = WebServer(limits=limits, bodies=bodies)
+    try:
+        listener = server.listen(address, routes, web_config, allowed_hosts=allowed_hosts)
+        server.start()
+        yield listener
+    finally:
+        server.stop()
 
 
 class Answer(NamedTuple):

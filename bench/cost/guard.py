@@ -37,7 +37,7 @@ from otel_gpu.metrics.series import Collection
 from otel_gpu.sources.nvml import NvmlSource
 from otel_gpu.sources.proc.source import ProcfsSource
 from otel_gpu.sources.proc.table import STEADY
-from otel_gpu.web.response import Encoder, Response
+from otel_gpu.web.bodies import Bodies, CycleBody
 from tests.docker_api import container_id
 from tests.nvml_stub.build import build
 from tests.nvml_stub.play import STEPPED_EPOCH_US, StubClock, preload, stub_variables
@@ -80,7 +80,8 @@ class Agent:
         account = SelfAccount(started_ns=self._clock.wall_ns(), cpu_s=lambda: 1.0, memory_bytes=lambda: 1)
         self._metrics = AgentMetrics(CycleMetrics(lambda: self._engine.latest, account))
         resources = Resources({"host.name": "bench", "host.id": "0" * 32}, {"service.name": "otel-gpu"})
-        self._resources, self._renderer, self._compression = resources, PrometheusRenderer(resources), Encoder()
+        self._resources, self._renderer = resources, PrometheusRenderer(resources)
+        self._bodies = Bodies()
 
     def cycle(self) -> int:
         """Read and attribute, one second later; sends no bytes."""
@@ -91,8 +92,9 @@ class Agent:
 
     def scrape(self) -> int:
         """Collect, render and compress as for Prometheus; the bytes sent."""
-        response = Response(self._renderer.render(self._collected(), Exposition.OPENMETRICS))
-        return len(self._compression.encode(response, "gzip")[0])
+        collection, form = self._collected(), Exposition.OPENMETRICS
+        body = CycleBody(self._bodies, form, collection.time_ns, lambda: self._renderer.parts(collection, form))
+        return len(body.compressed().data)
 
     def push(self) -> int:
         """Split and encode as for a Collector; the bytes sent."""

@@ -12,6 +12,7 @@ from typing import Final
 
 from otel_gpu.agent.engine import Engine
 from otel_gpu.agent.host import Host, view_subject
+from otel_gpu.agent.own_process import descriptor_limit
 from otel_gpu.agent.sampling import FRESH_S, Sampling
 from otel_gpu.agent.services import Service, Services
 from otel_gpu.bounded_io import one_line
@@ -20,29 +21,29 @@ from otel_gpu.config import Config
 from otel_gpu.control.pause_file import PauseFile
 from otel_gpu.control.server import ControlServer, pause_handlers
 from otel_gpu.errors import Unavailable
-from otel_gpu.export.document import to_json
 from otel_gpu.export.prometheus import PrometheusRenderer
 from otel_gpu.export.push import ExportPipeline
 from otel_gpu.metrics.labels import Resources
 from otel_gpu.metrics.provider import AgentMetrics
-from otel_gpu.metrics.rows import ReportRows, report_rows
 from otel_gpu.model import Report
 from otel_gpu.sources.pause import PausableGpus
 from otel_gpu.state.persistent import PersistentAttributor
+from otel_gpu.view.problems import dropped_series
+from otel_gpu.web.bodies import Bodies
 from otel_gpu.web.endpoints import (
     EVENTS_PATH,
     METRICS_PATH,
-    CompatServers,
+    CompatListeners,
     EventStream,
     Page,
-    cycle_id,
     metrics_route,
+    report_route,
     static_routes,
 )
 from otel_gpu.web.request import Request
 from otel_gpu.web.response import NO_SAMPLE_YET, Response
 from otel_gpu.web.router import Route
-from otel_gpu.web.server import WebServer
+from otel_gpu.web.server import WebServer, limits_within
 
 log = logging.getLogger(__name__)
 
@@ -92,29 +93,44 @@ class Agent:
             interval_s=config.sampling.interval_s,
             deadline_s=config.sampling.deadline_s,
         )
-        self.events = EventStream(view_subject(config, host, host_name), self._sampler.fresh)
-        routes = self._routes(config, health)
+        bodies = Bodies()
+        self.events = EventStream(
+            view_subject(config, host, host_name),
+            self._latest,
+            bodies,
+            agent_problems=lambda: dropped_series(self._sampling.metrics.dropped_series),
+        )
+        routes = self._routes(config, health, bodies)
         if config.export.serves_prometheus:
             renderer = PrometheusRenderer(resources, created=config.export.openmetrics_created)
-            routes[METRICS_PATH] = metrics_route(metrics.collect, renderer)
+            routes[METRICS_PATH] = metrics_route(metrics.collect, renderer, bodies)
+        server = WebServer(limits=limits_within(descriptor_limit()), bodies=bodies)
         with ExitStack() as bound:
-            self.compat = CompatServers(
+            bound.callback(server.stop)
+            self.compat = CompatListeners(
+                server,
                 config.compat.listeners,
-                self._rows,
+                self._report,
+                bodies,
                 host=config.web.listen.host,
                 host_name=host_name,
                 health=health.healthz,
                 web_config=config.web.config_file,
+                allowed_hosts=config.web.allowed_hosts,
             )
-            bound.callback(self.compat.stop)
             absent = {METRICS_PATH: "metrics are not served here; --prometheus serves them"}
-            self.web = WebServer(config.web.listen, routes, config.web.config_file, absent=absent)
+            self.web = server.listen(
+                config.web.listen,
+                routes,
+                config.web.config_file,
+                absent=absent,
+                allowed_hosts=config.web.allowed_hosts,
+            )
             bound.pop_all()
         # Exporters stop first: the last export is of a sampler that still runs.
         self._services = Services(
             self._sampling,
-            self.web,
-            self.compat,
+            server,
             *_control_services(config, host, clock, control, lambda: self._sampler.fresh(0.0, 0.0)),
             self.export_pipeline,
         )
@@ -148,25 +164,28 @@ class Agent:
         """Make the agent check whether to stop. Safe in a signal handler."""
         self._sampler.wake()
 
-    def _routes(self, config: Config, health: Health) -> dict[str, Route]:
+    def _routes(self, config: Config, health: Health, bodies: Bodies) -> dict[str, Route]:
         page = Page(
             self.events.view,
             refresh_s=max(1, round(config.sampling.interval_s)),
             metrics=config.export.serves_prometheus,
         )
         return {
-            "/": lambda _: Response(page.render(self._sampler.fresh()), "text/html; charset=utf-8"),
+            "/": page.route(self._sampler.fresh, bodies),
             **static_routes(),
-            "/api/attribution": report_route(self._sampler.fresh),
+            "/api/attribution": report_route(self._sampler.fresh, bodies),
             EVENTS_PATH: self.events.route,
             "/healthz": health.healthz,
             "/readyz": health.readyz,
         }
 
-    def _rows(self, max_age_s: float) -> ReportRows | None:
-        """The rows of a Report at most this old, if possible, for the servers of other exporters' names."""
-        report = self._sampler.fresh(max(FRESH_S, max_age_s))
-        return None if report is None else report_rows(report)
+    def _latest(self) -> Report | None:
+        """The newest Report, or the first one."""
+        return self.engine.latest or self._sampler.fresh()
+
+    def _report(self, max_age_s: float) -> Report | None:
+        """A Report at most this old, if possible, for the listeners of other exporters' names."""
+        return self._sampler.fresh(max(FRESH_S, max_age_s))
 
 
 def _control_services(
@@ -186,19 +205,7 @@ def _control_services(
     return (server,)
 
 
-# ---------------------------------------------------------------------------- JSON, liveness and readiness
-
-
-def report_route(fresh: Callable[[], Report | None]) -> Route:
-    """A route that returns the newest Report as JSON."""
-
-    def report_json(_: Request) -> Response:
-        report = fresh()
-        if report is None:
-            return NO_SAMPLE_YET
-        return Response(to_json(report) + "\n", "application/json", headers={"ETag": f'"{cycle_id(report)}"'})
-
-    return report_json
+# ---------------------------------------------------------------------------- liveness and readiness
 
 
 class Health:

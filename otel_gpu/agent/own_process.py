@@ -1,6 +1,6 @@
 """The agent's own process: its CPU time and memory, and the tuning of its garbage collection and allocator.
 
-``limit_malloc_arenas`` and ``tune_gc`` are for the owner of the process: inside another service the agent does not call
+``tune_malloc`` and ``tune_gc`` are for the owner of the process: inside another service the agent does not call
 them. psutil is for systems without ``/proc/self/statm``.
 """
 
@@ -10,6 +10,7 @@ import contextlib
 import ctypes
 import gc
 import os
+import resource
 import time
 import weakref
 from collections.abc import Callable
@@ -65,6 +66,27 @@ def _open_psutil() -> Callable[[], int]:
     return memory_bytes
 
 
+# ---------------------------------------------------------------------------- descriptors
+
+_MAX_DESCRIPTORS: Final = 65_536
+"""Enough for everything. A limit far above it would cost memory in programs that close all descriptors."""
+
+
+def raise_descriptor_limit() -> None:
+    """Raise the soft limit of open files to the hard limit: 1,024 is usual, and select(2) is not used here."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = _MAX_DESCRIPTORS if hard == resource.RLIM_INFINITY else min(hard, _MAX_DESCRIPTORS)
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        with contextlib.suppress(OSError, ValueError):
+            resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+
+
+def descriptor_limit() -> int:
+    """How many descriptors this process may have."""
+    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return _MAX_DESCRIPTORS if soft == resource.RLIM_INFINITY else soft
+
+
 # ---------------------------------------------------------------------------- garbage collection and memory
 
 _THRESHOLDS: Final = (20_000, 20, 20)
@@ -75,14 +97,23 @@ much as attribution."""
 _ARENA_MAX: Final = -8
 _ARENAS: Final = 2
 """The option M_ARENA_MAX of mallopt(3) and its value. By default twenty threads get up to eight arenas for each core,
-each as large as its largest response ever. M_MMAP_THRESHOLD would return that memory after each response, but then the
-page faults cost more than the response."""
+each as large as its largest response ever."""
+
+_MMAP_THRESHOLD: Final = -3
+_MMAP_BYTES: Final = 4 << 20
+_TRIM_THRESHOLD: Final = -1
+_TRIM_BYTES: Final = 16 << 20
+"""M_MMAP_THRESHOLD and M_TRIM_THRESHOLD. Only responses of a large host reach the first: they grow in place, and their
+memory returns to the system at once. For smaller ones the page faults would cost more than the response."""
 
 
-def limit_malloc_arenas() -> None:
-    """Limit the arenas of glibc's allocator, before threads start. Does nothing with another allocator."""
+def tune_malloc() -> None:
+    """Limit what glibc's allocator keeps, before threads start. Does nothing with another allocator."""
     with contextlib.suppress(AttributeError, OSError):
-        ctypes.CDLL(None).mallopt(_ARENA_MAX, _ARENAS)
+        libc = ctypes.CDLL(None)
+        libc.mallopt(_ARENA_MAX, _ARENAS)
+        libc.mallopt(_MMAP_THRESHOLD, _MMAP_BYTES)
+        libc.mallopt(_TRIM_THRESHOLD, _TRIM_BYTES)
 
 
 def tune_gc() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import math
 import threading
+import time
 from collections.abc import Callable
 from typing import Final
 
@@ -51,6 +52,10 @@ class Sampler:
         self._is_requested = True
         self._stopped = False
         self._cycles = 0
+        self._started_s: float | None = None
+        """When the cycle that is running began; ``None`` between cycles."""
+        self._asked_s: float | None = None
+        """When the first of the readers that wait for the next cycle asked for it."""
         self._failure: str | None = None
         self._thread = threading.Thread(target=self._loop, name="otel-gpu-sampler", daemon=True)
 
@@ -73,14 +78,21 @@ class Sampler:
         return self._cycles
 
     def fresh(self, max_age_s: float = FRESH_S, wait_s: float = FRESH_WAIT_S) -> Report | None:
-        """A Report at most ``max_age_s`` old if there is one within ``wait_s``, else the newest one."""
+        """A Report at most ``max_age_s`` old if there is one within ``wait_s``, else the newest one.
+
+        All readers of a cycle wait together: if it takes longer than ``wait_s``, one that asks later does not wait.
+        """
         age_s = self._engine.age_s()
         if age_s is None or age_s > max_age_s:
             with self._requested:
-                seen = self._cycles
-                self._is_requested = True
-                self._requested.notify_all()
-                self._completed.wait_for(lambda: self._cycles > seen or self._stopped, wait_s)
+                seen, now_s = self._cycles, time.monotonic()
+                if self._started_s is None or now_s - self._started_s > max_age_s:
+                    self._is_requested = True
+                    self._requested.notify_all()
+                if self._asked_s is None:
+                    self._asked_s = now_s
+                left_s = max(0.0, self._asked_s + wait_s - now_s)
+                self._completed.wait_for(lambda: self._cycles > seen or self._stopped, left_s)
         return self._engine.latest
 
     def wait_for_cycle(self, seen: int, timeout_s: float, unless: Callable[[], bool] = lambda: False) -> int:
@@ -121,6 +133,7 @@ class Sampler:
                 if self._stopped:
                     return
                 self._is_requested = False
+                self._started_s = time.monotonic()
             try:
                 self._on_sample(self._engine.sample())
                 self._log_outcome(None)
@@ -128,6 +141,7 @@ class Sampler:
                 self._log_outcome(error)
             with self._requested:
                 self._cycles += 1
+                self._started_s = self._asked_s = None
                 self._completed.notify_all()
 
 

@@ -23,6 +23,7 @@ from otel_gpu.doctor.endpoints import PROBE_TIMEOUT_S, endpoint_checks
 from otel_gpu.doctor.findings import Finding, degraded, is_blind, to_json, to_text
 from otel_gpu.doctor.gpus import check_device_files, check_gpus, check_modes, listed_pids
 from otel_gpu.doctor.names import SourceAnswer, check_names, with_conflicts
+from otel_gpu.doctor.series import check_series
 from otel_gpu.doctor.visibility import check_capabilities, check_node_scope, check_pod_scope, check_proc
 from otel_gpu.errors import OtelGpuError, UsageError
 from otel_gpu.model import WorkloadRef
@@ -93,6 +94,7 @@ def check_host(config: Config, clock: Clock, environment: Mapping[str, str]) -> 
         *(check_node_scope() if own is None else check_pod_scope(own, gpus, processes)),
         *check_proc(gpus, processes),
         check_capabilities(in_pod=own is not None),
+        check_series(gpus, process_metrics=config.export.process_metrics),
         *check_names(config.names.environment, answers, workloads),
         *concurrent.findings(),
     ]

@@ -12,7 +12,7 @@ from typing import Final
 
 from otel_gpu.agent.agent import Agent
 from otel_gpu.agent.host import Host, open_host
-from otel_gpu.agent.own_process import limit_malloc_arenas, release_free_memory, tune_gc
+from otel_gpu.agent.own_process import raise_descriptor_limit, release_free_memory, tune_gc, tune_malloc
 from otel_gpu.agent.resources import resources_of
 from otel_gpu.cli.logs import announce_simulation, notify, show_progress
 from otel_gpu.cli.stdio import stdout_paint, table_size, write
@@ -35,7 +35,8 @@ def run(config: Config, *, view: bool, demo: bool = False) -> int:
 
     SIGHUP does not reload the configuration: whatever has started the agent starts it again.
     """
-    limit_malloc_arenas()
+    tune_malloc()
+    raise_descriptor_limit()
     clock = SystemClock()
     with show_progress("opening the driver"):
         host = open_host(config, clock)

@@ -20,9 +20,16 @@ def render(
     families: Iterable[Family[Any]], context: RenderContext, *, prefix: str, labels: Iterable[tuple[str, str]] = ()
 ) -> bytes:
     """All series of some families for one cycle; ``labels`` are on every series. An unknown value has no series."""
+    return b"".join(render_parts(families, context, prefix=prefix, labels=labels))
+
+
+def render_parts(
+    families: Iterable[Family[Any]], context: RenderContext, *, prefix: str, labels: Iterable[tuple[str, str]] = ()
+) -> Iterator[bytes]:
+    """The same, family by family."""
     subjects = _LabelledSubjects(context, tuple(labels))
-    lines = [line for family in families for line in _family(family, prefix, subjects)]
-    return "\n".join([*lines, ""]).encode()
+    for family in families:
+        yield "\n".join([*_family(family, prefix, subjects), ""]).encode()
 
 
 class _LabelledSubjects:

@@ -232,10 +232,11 @@ class ExportConfig:
 
 @dataclass(frozen=True, slots=True)
 class WebConfig:
-    """The listener of the page and endpoints, and its web configuration file."""
+    """The listener of the page and endpoints, its web configuration file, and further names of this host."""
 
     listen: Address
     config_file: Path | None
+    allowed_hosts: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)

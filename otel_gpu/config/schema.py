@@ -358,6 +358,16 @@ SETTINGS: Final[tuple[Setting, ...]] = (
         "web configuration file: TLS, client certificates, passwords",
     ),
     Setting(
+        "allowed-hosts", "web.allowed_hosts", "",
+        Type(
+            values.host_names, "HOST,…", "list",
+            "host names or IP addresses without ports, separated by commas, or * for any",
+            text=values.words_text,
+        ),
+        Topic.WEB,
+        "further host names that requests to a loopback address may have, such as that of a reverse proxy; *, any",
+    ),
+    Setting(
         "compat", "compat.listeners", "",
         Type(
             parse_listeners, "NAME[:PORT],…", "list",

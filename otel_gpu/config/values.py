@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ipaddress
 import os
 import re
 from collections.abc import Callable, Iterable, Mapping
@@ -310,6 +311,18 @@ def label_keys(text: str) -> tuple[str, ...]:
         if other != key:
             raise UsageError(f"{other!r} and {key!r} are the same label in Prometheus; use one of them")
     return keys
+
+
+_HOST_NAME: Final = re.compile(r"\*|[a-z0-9_]([a-z0-9_.-]*[a-z0-9_])?\.?", re.IGNORECASE | re.ASCII)
+
+
+def host_names(text: str) -> tuple[str, ...]:
+    """Host names and IP addresses without ports, separated by commas, each once; ``*`` for any."""
+    names = tuple(dict.fromkeys(filter(None, (part.strip() for part in text.split(",")))))
+    for name in names:
+        if not _HOST_NAME.fullmatch(name):
+            ipaddress.ip_address(name.removeprefix("[").removesuffix("]"))
+    return tuple(name.removeprefix("[").removesuffix("]") for name in names)
 
 
 def keys_only(text: str) -> str:

@@ -6,20 +6,22 @@ still exported when it returns.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from decimal import Decimal
 from typing import Final, NamedTuple, TypeAlias
 
 from otel_gpu.export.batches import Batch, Block
 from otel_gpu.metrics.catalogue import Kind, Metric
-from otel_gpu.metrics.labels import WorkloadIdentity
+from otel_gpu.metrics.labels import AttributeValue, WorkloadIdentity
 from otel_gpu.metrics.series import Collection, Point
 
 LONGEST_ABSENCE_NS: Final = 3600 * 10**9
 MOST_ABSENT: Final = 20_000
 """How long, and how many, absent series of workloads are remembered."""
 
-SeriesKey: TypeAlias = tuple[str, WorkloadIdentity | None, frozenset[tuple[str, str | int | bool]]]
+SeriesKey: TypeAlias = tuple[str, WorkloadIdentity | None, tuple[str, ...], tuple[AttributeValue, ...]]
+"""Metric, workload, and the keys and values of the point's attributes, in the order in which the catalogue has them.
+There are tens of thousands of them on a large host."""
 
 
 class AcceptedCounter(NamedTuple):
@@ -41,27 +43,31 @@ class Deltas:
         self._restored: Callable[[], Collection | None] | None = restored
         self._accepted: dict[SeriesKey, AcceptedCounter] = {}
         self._pending: dict[SeriesKey, AcceptedCounter] = {}
+        self._shapes: dict[tuple[str, ...], tuple[str, ...]] = {}  # the few sets of keys that points have, each once
         self._absent_since_ns: dict[SeriesKey, int] = {}  # the longest absent first
 
     def growth(self, collection: Collection) -> Batch:
         """The collection with counters replaced by what was added to them since they were last accepted."""
         self._restore()
         self._pending = {}
-        blocks = tuple(Block(block.metric, self._deltas(block, collection.time_ns)) for block in _blocks(collection))
-        self._forget_absent(collection.time_ns)
-        return Batch(collection.time_ns, blocks)
+        time_ns = collection.time_ns
+        blocks = tuple(
+            Block(block.metric, self._deltas(block.metric, block.points, time_ns)) for block in collection.blocks
+        )
+        self._forget_absent(time_ns)
+        return Batch(time_ns, blocks)
 
     def accept(self, batch: Batch) -> None:
         """Advance the counters of a batch, which is all of the newest ``growth`` or a part of it."""
         for block in batch.blocks:
             for point in block.points if block.metric.kind is Kind.COUNTER else ():
-                key = _key(block.metric, point)
+                key = self._key(block.metric, point)
                 self._accepted[key] = self._pending[key]
 
-    def _deltas(self, block: Block, time_ns: int) -> tuple[Point, ...]:
-        if block.metric.kind is not Kind.COUNTER:
-            return tuple(block.points)
-        return tuple(self._delta(_key(block.metric, point), point, time_ns) for point in block.points)
+    def _deltas(self, metric: Metric, points: Sequence[Point], time_ns: int) -> Sequence[Point]:
+        if metric.kind is not Kind.COUNTER:
+            return points
+        return tuple([self._delta(self._key(metric, point), point, time_ns) for point in points])
 
     def _delta(self, key: SeriesKey, point: Point, time_ns: int) -> Point:
         """A counter's growth since it was last accepted. All of it if it never was, or if it has started again."""
@@ -78,17 +84,21 @@ class Deltas:
         value = point.value if was_cleared else difference(point.value, before.value)
         return point._replace(value=value, start_ns=before.time_ns)
 
+    def _key(self, metric: Metric, point: Point) -> SeriesKey:
+        keys = tuple(point.attributes)
+        return metric.name, point.workload, self._shapes.setdefault(keys, keys), tuple(point.attributes.values())
+
     def _restore(self) -> None:
         """Start with the counters of an earlier run. Asked for until they are known."""
         collection = None if self._restored is None else self._restored()
         if collection is None:
             return
         self._restored = None
-        for block in _blocks(collection):
+        for block in collection.blocks:
             for point in block.points if block.metric.kind is Kind.COUNTER else ():
                 if point.start_ns is not None:
                     counter = AcceptedCounter(point.value, point.start_ns, collection.time_ns)
-                    self._accepted.setdefault(_key(block.metric, point), counter)
+                    self._accepted.setdefault(self._key(block.metric, point), counter)
 
     def _forget_absent(self, time_ns: int) -> None:
         """Forget series of workloads that stay absent. Series of GPUs are few, and kept."""
@@ -96,21 +106,12 @@ class Deltas:
         for key in self._pending.keys() & absent.keys():
             del absent[key]
         for key in self._accepted.keys() - self._pending.keys() - absent.keys():
-            _, workload, _ = key
-            if workload is not None:
+            if key[1] is not None:  # of a workload
                 absent[key] = time_ns
         too_many = max(0, len(absent) - MOST_ABSENT)
         too_long = [key for key, since_ns in absent.items() if time_ns - since_ns > LONGEST_ABSENCE_NS]
         for key in {*too_long, *list(absent)[:too_many]}:
             del absent[key], self._accepted[key]
-
-
-def _blocks(collection: Collection) -> tuple[Block, ...]:
-    return tuple(Block(block.metric, tuple(block.points)) for block in collection.blocks)
-
-
-def _key(metric: Metric, point: Point) -> SeriesKey:
-    return metric.name, point.workload, frozenset(point.attributes.items())
 
 
 def _starts_later(start_ns: int, accepted_ns: int | None) -> bool:

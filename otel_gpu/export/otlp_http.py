@@ -195,7 +195,7 @@ def _judged(response: requests.Response, body: bytes) -> ExportFailure | None:
     content_type = headers.get("content-type", "").partition(";")[0].strip().lower()
     if status >= 300:
         detail = f", to {one_line(headers['location'])}" if "location" in headers else _reason_given(content_type, body)
-        return ExportFailure(str(status), f"HTTP {status} {response.reason or ''}".rstrip() + detail)
+        return ExportFailure(str(status), f"HTTP {status} {one_line(response.reason or '')}".rstrip() + detail)
     message = _parsed(content_type, body)
     if message is None:
         return ExportFailure("garbage", f"HTTP {status} with an answer that is not OTLP; is that a Collector?")

@@ -39,11 +39,20 @@ _ResourceKey: TypeAlias = tuple[WorkloadIdentity | None, frozenset[str]]
 """A Resource, and the labels that points have themselves."""
 
 
+_Samples: TypeAlias = tuple[Sequence[str], Sequence[str], Sequence[int | float]]
+"""The two parts of each prefix, and the values."""
+
+
 class _Prefixes(NamedTuple):
-    """Everything before the value, for each series of a SeriesSet: a line break, the metric's name and the labels."""
+    """Everything before the value, for each series of a SeriesSet, in two parts.
+
+    The head is a line break, the metric's name and the labels of the point. The tail is the labels of the Resource: one
+    text for all series of a workload, and most of the prefix.
+    """
 
     series: SeriesSet
-    texts: tuple[str, ...]
+    heads: tuple[str, ...]
+    tails: tuple[str, ...]
     are_unique: bool
 
 
@@ -66,50 +75,65 @@ class PrometheusRenderer:
 
     def render(self, collection: Collection, form: Exposition) -> bytes:
         """The collection in a format. Values that are not finite are left out; of equal series, the last one counts."""
-        self._prefixes = self._prefixes_of(collection)
-        parts = [*self._target_info(form)]
-        for block in collection.blocks:
-            parts.append(self._heads[form][block.metric.name])
-            prefixes, values = self._samples(block)
-            if self._created and form is Exposition.OPENMETRICS and block.metric.kind is Kind.COUNTER:
-                prefixes, values = self._with_created(block, prefixes, values, collection.time_ns)
-            samples = [""] * (2 * len(values))
-            samples[::2] = prefixes
-            samples[1::2] = map(repr, values)
-            parts += samples
-        parts.append("\n# EOF\n" if form is Exposition.OPENMETRICS else "\n")
-        parts[0] = parts[0].removeprefix("\n")
-        return "".join(parts).encode()
+        return b"".join(self.parts(collection, form))
 
-    def _samples(self, block: MetricBlock) -> tuple[Sequence[str], Sequence[int | float]]:
-        """The prefixes and the values of the series that are rendered."""
+    def parts(self, collection: Collection, form: Exposition) -> Iterator[bytes]:
+        """The same, metric by metric: a large collection is never in memory as a whole."""
+        self._prefixes = self._prefixes_of(collection)
+        head = "".join(self._target_info(form)).removeprefix("\n")
+        if head:
+            yield head.encode()
+        is_first = not head
+        for block in collection.blocks:
+            heads, tails, values = self._samples(block)
+            if self._created and form is Exposition.OPENMETRICS and block.metric.kind is Kind.COUNTER:
+                heads, tails, values = self._with_created(block, heads, tails, values, collection.time_ns)
+            samples = [self._heads[form][block.metric.name]]
+            samples += [""] * (3 * len(values))
+            samples[1::3] = heads
+            samples[2::3] = tails
+            samples[3::3] = map(repr, values)
+            text = "".join(samples)
+            yield (text.removeprefix("\n") if is_first else text).encode()
+            is_first = False
+        end = "\n# EOF\n" if form is Exposition.OPENMETRICS else "\n"
+        yield (end.removeprefix("\n") if is_first else end).encode()
+
+    def _samples(self, block: MetricBlock) -> _Samples:
+        """The series that are rendered."""
         prefixes = self._prefixes[block.metric.name]
         finite = [value for value in block.values if value is not None and isfinite(value)]
         if prefixes.are_unique and len(finite) == len(block.values):
-            return prefixes.texts, finite
+            return prefixes.heads, prefixes.tails, finite
         rendered = {
-            prefix: value
-            for prefix, value in zip(prefixes.texts, block.values, strict=True)
+            (head, tail): value
+            for head, tail, value in zip(prefixes.heads, prefixes.tails, block.values, strict=True)
             if value is not None and isfinite(value)
         }
         if len(rendered) < block.point_count:
             log.debug("%s: %d points are not rendered", block.metric.name, block.point_count - len(rendered))
-        return tuple(rendered), tuple(rendered.values())
+        return [head for head, _ in rendered], [tail for _, tail in rendered], list(rendered.values())
 
     def _with_created(
-        self, block: MetricBlock, prefixes: Sequence[str], values: Sequence[int | float], time_ns: int
-    ) -> tuple[Sequence[str], Sequence[int | float]]:
+        self,
+        block: MetricBlock,
+        heads: Sequence[str],
+        tails: Sequence[str],
+        values: Sequence[int | float],
+        time_ns: int,
+    ) -> _Samples:
         """Samples, each with the Unix time in seconds at which its counter started."""
         name = f"\n{prometheus_name(block.metric)}"
         created = f"{name.removesuffix('_total')}_created"
-        starts_ns = dict(zip(self._prefixes[block.metric.name].texts, block.series.starts_ns, strict=True))
-        samples: list[tuple[str, int | float]] = []
-        for prefix, value in zip(prefixes, values, strict=True):
-            samples.append((prefix, value))
-            start_ns = starts_ns[prefix]
+        prefixes = self._prefixes[block.metric.name]
+        starts_ns = dict(zip(zip(prefixes.heads, prefixes.tails, strict=True), block.series.starts_ns, strict=True))
+        samples: list[tuple[str, str, int | float]] = []
+        for head, tail, value in zip(heads, tails, values, strict=True):
+            samples.append((head, tail, value))
+            start_ns = starts_ns[head, tail]
             if start_ns is not None:  # not after the sample, should the wall clock have been set back
-                samples.append((f"{created}{prefix.removeprefix(name)}", min(start_ns, time_ns) / 1e9))
-        return [prefix for prefix, _ in samples], [value for _, value in samples]
+                samples.append((f"{created}{head.removeprefix(name)}", tail, min(start_ns, time_ns) / 1e9))
+        return [head for head, _, _ in samples], [tail for _, tail, _ in samples], [value for _, _, value in samples]
 
     # -- labels ---------------------------------------------------------------------
 
@@ -129,16 +153,20 @@ class PrometheusRenderer:
         name = prometheus_name(block.metric)
         labels = [(key, label_name(key)) for key in block.metric.keys]
         taken = self._host_labels.intersection([label for _, label in labels])
-        texts: list[str] = []
+        heads: list[str] = []
+        tails: list[str] = []
         for workload, attributes in zip(block.series.workloads, block.series.attributes, strict=True):
             own = [(label, attributes[key]) for key, label in labels if attributes.get(key, "") != ""]
             resource = resources.get((workload, taken))
             if resource is None:
                 found = _resource_labels(self._resources.of(workload))
-                resource = labels_text([(label, value) for label, value in found if label not in taken])
+                resource = labels_text([(label, value) for label, value in found if label not in taken]) + "} "
                 resources[workload, taken] = resource
-            texts.append(f"\n{name}{{{','.join(filter(None, (labels_text(own), resource)))}}} ")
-        return _Prefixes(block.series, tuple(texts), len(set(texts)) == len(texts))
+            comma = "," if own and resource != "} " else ""
+            heads.append(f"\n{name}{{{labels_text(own)}{comma}")
+            tails.append(resource)
+        are_unique = len(set(zip(heads, tails, strict=True))) == len(heads)
+        return _Prefixes(block.series, tuple(heads), tuple(tails), are_unique)
 
     def _target_info(self, form: Exposition) -> Iterator[str]:
         """The host's Resource as a series. As at a Collector, only if service and instance are known."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
+from math import prod
 from types import MappingProxyType
 from typing import Final
 
@@ -71,6 +72,11 @@ class Metric:
     level: Level
     stability: Stability
     of_pod: bool
+
+    @property
+    def most_points(self) -> int:
+        """The most points of one row: a GPU, or a workload or process on a device."""
+        return prod(len(attribute.values) for attribute in self.attributes if attribute.values)
 
     @property
     def keys(self) -> tuple[str, ...]:
@@ -148,6 +154,9 @@ OVERFLOW: Final = Attribute(
     optional=True,
 )
 SOURCE: Final = Attribute("otel_gpu.source", str, "the source that the agent reads: nvml, procfs, …")
+SERIES_KIND: Final = Attribute(
+    "otel_gpu.series.kind", str, "the kind of series: only those of processes are left out", ("process",)
+)
 SOURCE_STATE: Final = Attribute("otel_gpu.state", str, "a state the source may be in", tuple(SourceState))
 UNREADABLE_REASON: Final = Attribute(
     "otel_gpu.reason", str, "why a process could not be read, or not in full", tuple(UnreadableReason)
@@ -314,6 +323,10 @@ METRICS: Final[tuple[Metric, ...]] = (
     ),
     _agent("otel_gpu.cpu.time", _COUNTER, "s", "CPU time of the agent."),
     _agent("otel_gpu.memory.usage", _UPDOWN, "By", "Resident memory of the agent."),
+    _agent(
+        "otel_gpu.series.dropped", _UPDOWN, "{series}",
+        "Series that this collection leaves out because it would have too many, by kind.", SERIES_KIND,
+    ),
     # Last: it counts the series of all others.
     _agent("otel_gpu.series", _UPDOWN, "{series}", "Series in this collection, this one included."),
 )  # fmt: skip

@@ -5,15 +5,16 @@ What is unknown has no point: never 0, never -1, never NaN.
 
 from __future__ import annotations
 
+import logging
 import threading
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import chain
 from typing import Final, NamedTuple, TypeAlias
 
 from otel_gpu.metrics.agent_values import ATTRIBUTION, SelfAccount, SelfStats, agent_values
-from otel_gpu.metrics.catalogue import METRICS, Kind, Metric
+from otel_gpu.metrics.catalogue import METRICS, Kind, Level, Metric
 from otel_gpu.metrics.device_values import gpu_values
 from otel_gpu.metrics.labels import NO_ATTRIBUTES, Attributes, WorkloadIdentity
 from otel_gpu.metrics.rows import Use, UseRow, Value, report_rows
@@ -21,8 +22,21 @@ from otel_gpu.metrics.series import Collection, MetricBlock, SeriesSet
 from otel_gpu.metrics.workload_values import process_values, workload_values
 from otel_gpu.model import Report
 
+log = logging.getLogger(__name__)
+
 SERIES: Final = "otel_gpu.series"
 """The number of series in a collection: the last metric, since it counts the others."""
+
+DROPPED: Final = "otel_gpu.series.dropped"
+_OF_PROCESSES: Final[Attributes] = {"otel_gpu.series.kind": "process"}
+
+MAX_SERIES: Final = 60_000
+"""Series in a collection. Each takes about 5.5 kB while it is rendered, pushed and received by slow clients
+(``python -m bench.limits``), so that an agent stays below 400 MB. Workloads and processes are capped, and only a host
+at both caps with prices has more: then series of processes are left out."""
+
+_RESUME_RATIO: Final = 0.9
+"""The share of the limit that all series must fit into before those of processes are exported again."""
 
 _LIFETIME_ERRORS: Final = ("corrected", "uncorrected")
 """ECC errors count over the life of the board: their counters have no start."""
@@ -51,6 +65,8 @@ class _Column:
 class MetricCollector:
     """Collects the reports of one host, one after the other. For one thread at a time.
 
+    A collection with more than ``max_series`` has none of processes. ``dropped_series`` is how many it leaves out.
+
     ``currency`` is that of the prices configured. A workload that awaits its names is left out unless
     ``include_awaiting_names``.
 
@@ -66,7 +82,10 @@ class MetricCollector:
         currency: str = "",
         process_level: bool = True,
         include_awaiting_names: bool = False,
+        max_series: int = MAX_SERIES,
     ) -> None:
+        self.dropped_series = 0
+        self._max_series = max_series
         self._stats = stats
         self._currency = currency
         self._process_level = process_level
@@ -78,15 +97,16 @@ class MetricCollector:
 
     def collect(self, report: Report) -> Collection:
         """All metrics of a report, in the order of the catalogue, as of when the host was read."""
+        metrics = [metric for metric in METRICS if report.pod is None or metric.of_pod]
         columns = self._columns(report)
+        self._limit_series([(metric, columns[metric.name]) for metric in metrics])
+        columns[DROPPED] = _column_of_agent(_OF_PROCESSES, self.dropped_series)
         blocks: list[MetricBlock] = []
         points = 0
-        for metric in METRICS:
-            if report.pod is not None and not metric.of_pod:
-                continue
+        for metric in metrics:
             column = columns[metric.name]
             if metric.name == SERIES:
-                column = _Column([(RowLabels(NO_ATTRIBUTES, None, None), NO_ATTRIBUTES)], [points + 1])
+                column = _column_of_agent(NO_ATTRIBUTES, points + 1)
             block = MetricBlock(metric, self._series_set(metric, column.members), tuple(column.values))
             if found := block.point_count:
                 blocks.append(block)
@@ -94,8 +114,23 @@ class MetricCollector:
         self._series = {metric.name: self._series[metric.name] for metric, *_ in blocks}
         return Collection(report.wall_ns, tuple(blocks))
 
-    def _columns(self, report: Report) -> Mapping[str, _Column]:
-        """The column of every metric, filled row by row; that of the last is empty."""
+    def _limit_series(self, columns: Sequence[tuple[Metric, _Column]]) -> None:
+        """Empty the columns of processes if there are too many series."""
+        total, of_processes = 2, 0  # two of the agent count series
+        for metric, column in columns:
+            found = len(column.values) - column.values.count(None)
+            total += found
+            of_processes += found if metric.level is Level.PROCESS else 0
+        was_dropping = self.dropped_series > 0
+        limit = self._max_series * (_RESUME_RATIO if was_dropping else 1.0)
+        self.dropped_series = of_processes if total > limit else 0
+        if self.dropped_series:
+            for metric, column in columns:
+                if metric.level is Level.PROCESS:
+                    column.members, column.values = [], []
+
+    def _columns(self, report: Report) -> dict[str, _Column]:
+        """The column of every metric, filled row by row; those that count series are empty."""
         rows, stats = report_rows(report, include_awaiting_names=self._include_awaiting_names), self._stats()
         processes = rows.processes if self._process_level else ()
         gpus = [RowLabels(row.attributes, None, report.epoch_ns) for row in rows.gpus]
@@ -143,6 +178,11 @@ class MetricCollector:
         return found
 
 
+def _column_of_agent(attributes: Attributes, value: int) -> _Column:
+    """One point of the agent itself."""
+    return _Column([(RowLabels(NO_ATTRIBUTES, None, None), attributes)], [value])
+
+
 def _labels(row: UseRow[Use]) -> RowLabels:
     totals = row.use.totals
     return RowLabels(row.attributes, row.workload, None if totals is None else totals.since_ns)
@@ -161,12 +201,21 @@ class CycleMetrics:
         *,
         currency: str = "",
         process_level: bool = True,
+        max_series: int = MAX_SERIES,
     ) -> None:
         self._fresh = fresh
         self._account = account
-        self._collector = MetricCollector(account.stats, currency=currency, process_level=process_level)
+        self._collector = MetricCollector(
+            account.stats, currency=currency, process_level=process_level, max_series=max_series
+        )
+        self._max_series = max_series
         self._lock = threading.Lock()
         self._newest: tuple[int, Collection] | None = None
+
+    @property
+    def dropped_series(self) -> int:
+        """How many series of processes the newest collection leaves out."""
+        return self._collector.dropped_series
 
     def collect(self) -> Collection | None:
         """The collection of the newest cycle; ``None`` before the first. It waits for a sample without the lock."""
@@ -176,5 +225,15 @@ class CycleMetrics:
         with self._lock:
             if self._newest is None or report.monotonic_ns > self._newest[0]:
                 self._account.observe(report)
+                dropped_before = self._collector.dropped_series
                 self._newest = report.monotonic_ns, self._collector.collect(report)
+                self._log_change(dropped_before, self._collector.dropped_series)
             return self._newest[1]
+
+    def _log_change(self, before: int, now: int) -> None:
+        """Log one line when series begin to be left out, and one when they are exported again."""
+        if now and not before:
+            text = "%d series of processes are not exported: with them, there are more than %d"
+            log.warning(text, now, self._max_series)
+        elif before and not now:
+            log.info("series of processes are exported again")

@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final, NamedTuple, TypeAlias
 
+from otel_gpu.bounded_io import printable
 from otel_gpu.model import (
     OVERFLOW_PROCESS,
     ProcessReport,
@@ -47,6 +48,11 @@ DECLARED_KEYS: Final = ("slurm.job.name", "slurm.job.user", "slurm.job.account",
 _NOT_EXTRA: Final = frozenset({*IDENTITY_KEYS, *DECLARED_KEYS})
 
 _NO_NAMES: Final = WorkloadNames()
+
+
+def _printable(text: str) -> str:
+    """Text of a workload as OTLP and Prometheus have it: both the same, and nothing that a terminal acts on."""
+    return text if text.isprintable() else printable(text)
 
 
 # ---------------------------------------------------------------------------- points
@@ -88,7 +94,7 @@ def process_attributes(process: ProcessReport) -> dict[str, AttributeValue]:
     attributes |= mig_attributes(process.mig_uuid, process.mig_profile)
     attributes["process.pid"] = process.key.pid
     if process.name:
-        attributes["process.executable.name"] = process.name
+        attributes["process.executable.name"] = _printable(process.name)
     if process.key == OVERFLOW_PROCESS:
         attributes["otel.metric.overflow"] = True
     return attributes
@@ -131,14 +137,15 @@ class WorkloadIdentity(NamedTuple):
             ref.id if ref.kind is WorkloadKind.SLURM_JOB else None,
             ref.id if ref.kind is WorkloadKind.SYSTEMD_UNIT else None,
         )
-        own = [(key, value) for key, value in zip(IDENTITY_KEYS, known, strict=True) if value]
-        return cls((*own, *[(key, value) for key, value in names.extra if value and key not in _NOT_EXTRA]))
+        own = [(key, _printable(value)) for key, value in zip(IDENTITY_KEYS, known, strict=True) if value]
+        extra = [(key, _printable(value)) for key, value in names.extra if value and key not in _NOT_EXTRA]
+        return cls((*own, *extra))
 
 
 def declared_attributes(names: WorkloadNames | None) -> dict[str, AttributeValue]:
     """Attributes of a point of ``gpu.workload.info``: what the workload says of itself."""
     declared = {} if names is None else dict(names.declared)
-    return {key: declared[key] for key in DECLARED_KEYS if declared.get(key)}
+    return {key: _printable(declared[key]) for key in DECLARED_KEYS if declared.get(key)}
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,6 +12,7 @@ import re
 from collections.abc import Iterable
 from typing import Final
 
+from otel_gpu.bounded_io import printable
 from otel_gpu.metrics.catalogue import Kind, Metric
 from otel_gpu.metrics.labels import AttributeValue
 
@@ -48,8 +49,8 @@ def labels_text(labels: Iterable[tuple[str, AttributeValue]]) -> str:
 
 def _escaped(value: AttributeValue) -> str:
     if isinstance(value, str):
-        # Half a surrogate pair is not valid Unicode: it is written as Python's escape.
-        text = value if value.isascii() else value.encode("utf-8", "backslashreplace").decode()
+        # A terminal acts on control characters, as with curl. A line break is escaped, so that it does nothing.
+        text = value if value.isprintable() else "\n".join(map(printable, value.split("\n")))
         return text.replace("\\", r"\\").replace('"', r"\"").replace("\n", r"\n")
     if isinstance(value, bool):
         return "true" if value else "false"

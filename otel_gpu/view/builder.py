@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections import Counter
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 from zlib import crc32
@@ -13,7 +13,7 @@ from otel_gpu.model import GpuReport, Report
 from otel_gpu.view.columns import DEFAULT_SORT, PART_COLUMNS, PROCESS_COLUMNS, declared, workload_columns
 from otel_gpu.view.gpus import gpu_view
 from otel_gpu.view.history import SLOT_S, SLOTS, Recorder, newest
-from otel_gpu.view.model import Cell, Column, GpuView, Total, View, WorkloadRow
+from otel_gpu.view.model import Cell, Column, GpuView, Problem, Total, View, WorkloadRow
 from otel_gpu.view.problems import problems, remedy
 from otel_gpu.view.terminal import printable
 from otel_gpu.view.text import gpu_power_w, out_of, percent, plural, simulation_warning, size, watts
@@ -40,10 +40,14 @@ class Subject:
 
 
 class ViewBuilder:
-    """Builds views. It keeps the colours of workloads and the last hour of each GPU. Any thread may use it."""
+    """Builds views. It keeps the colours of workloads and the last hour of each GPU. Any thread may use it.
 
-    def __init__(self, subject: Subject) -> None:
+    ``agent_problems`` are those that a report does not show.
+    """
+
+    def __init__(self, subject: Subject, agent_problems: Callable[[], tuple[Problem, ...]] = tuple) -> None:
         self._subject = subject
+        self._agent_problems = agent_problems
         self._currency = None if subject.currency is None else printable(subject.currency)
         self._recorder = Recorder()
         self._palette = Palette()
@@ -79,7 +83,8 @@ class ViewBuilder:
                 gpus.append(gpu_view(gpu, report.window_s, own, colours, history.gpus.get(uuid, ())))
         subject, rows = self._subject, workloads.rows(colours)
         columns = declared(workload_columns(with_prices=self._currency is not None))
-        host, because, found = printable(subject.host_name), subject.simulated_because, problems(report)
+        host, because = printable(subject.host_name), subject.simulated_because
+        found = (*problems(report), *self._agent_problems())
         return View(
             at_s=report.wall_ns / 1e9,
             interval_s=subject.interval_s,

@@ -25,6 +25,14 @@ def problems(report: Report) -> tuple[Problem, ...]:
     return (*of_gpus, *_of_sources(report, has_gpu_problems=bool(of_gpus)), *_of_processes(report))
 
 
+def dropped_series(count: int) -> tuple[Problem, ...]:
+    """The problem of an agent whose collections leave out this many series."""
+    if not count:
+        return ()
+    text = f"export: {count:,} series of processes are not exported, because there are too many series"
+    return (Problem("export limited", text, Tone.WARN),)
+
+
 def remedy(host: str) -> str:
     """What to do about problems on this host."""
     return f"otel-gpu doctor{f' on {host}' if host else ''} explains how to fix this"

@@ -27,10 +27,16 @@ class AccessPolicy:
     """The policy of one connection. The default is plain text without authentication."""
 
     tls: ssl.SSLContext | None = None
+    requires_certificate: bool = False
     client_allowed_sans: frozenset[str] = frozenset()
     auth: BasicAuth | None = None
     open_paths: frozenset[str] = frozenset()
     headers: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def authenticates(self) -> bool:
+        """Whether every client needs a certificate or a password."""
+        return self.requires_certificate or self.auth is not None
 
     def allows_certificate(self, certificate: Mapping[str, Any] | None) -> bool:
         """Whether a client's verified certificate has one of the required alternative names, if any are required."""
@@ -45,11 +51,12 @@ class AccessPolicy:
 def load_access_policy(path: Path) -> tuple[AccessPolicy, tuple[Path, ...]]:
     """The policy of a web configuration file, and the files it refers to. UsageError says what is wrong."""
     # Imported here: most agents have no such file, and YAML takes time to import.
-    from otel_gpu.web.web_config import read_web_config, server_context  # noqa: PLC0415
+    from otel_gpu.web.web_config import ClientAuth, read_web_config, server_context  # noqa: PLC0415
 
     config = read_web_config(path)
     policy = AccessPolicy(
         tls=None if config.tls is None else server_context(config.tls),
+        requires_certificate=config.tls is not None and config.tls.client_auth is ClientAuth.REQUIRED,
         client_allowed_sans=frozenset() if config.tls is None else config.tls.client_allowed_sans,
         auth=BasicAuth(config.users) if config.users else None,
         open_paths=config.open_paths,
@@ -58,27 +65,50 @@ def load_access_policy(path: Path) -> tuple[AccessPolicy, tuple[Path, ...]]:
     return policy, config.files
 
 
+_CHECK_S: Final = 1.0
+"""How often the files are checked for changes."""
+
+
 class AccessPolicyFile:
     """The policy of a web configuration file. It is read at construction, and again when one of its files has changed.
 
     Certificates are renewed every few weeks, and agents run for months. After a change that cannot be applied the
-    previous policy stays in force: a file that is being written must not open the server.
+    previous policy stays in force: a file that is being written must not open the server. A thread checks and reads the
+    files, so that a file system that does not answer delays no client.
     """
 
     def __init__(self, path: Path) -> None:
         self._path = path
-        self._lock = threading.Lock()
         self._policy, self._files = load_access_policy(path)
         self._fingerprint = _fingerprint((path, *self._files))
+        self._stopping = threading.Event()
+        self._thread = threading.Thread(target=self._watch, name="otel-gpu-web-config", daemon=True)
+
+    def start(self) -> None:
+        """Start to watch the files."""
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Stop to watch them. A read that hangs is not waited for."""
+        self._stopping.set()
 
     def current(self) -> AccessPolicy:
         """The policy in force. The same object is returned until it changes."""
-        with self._lock:
-            fingerprint = _fingerprint((self._path, *self._files))
-            if fingerprint != self._fingerprint:
-                self._fingerprint = fingerprint
-                self._reload()
-            return self._policy
+        return self._policy
+
+    def check(self) -> None:
+        """Read the files if one of them has changed."""
+        fingerprint = _fingerprint((self._path, *self._files))
+        if fingerprint != self._fingerprint:
+            self._fingerprint = fingerprint
+            self._reload()
+
+    def _watch(self) -> None:
+        while not self._stopping.wait(_CHECK_S):
+            try:
+                self.check()
+            except Exception as error:  # a bug must not end the thread: certificates would expire
+                log.error("the web configuration cannot be checked: %s: %s", type(error).__name__, error)  # noqa: TRY400
 
     def _reload(self) -> None:
         try:

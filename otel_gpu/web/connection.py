@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import re
 import socket
+import struct
+import time
+from collections.abc import Callable
 from contextlib import suppress
 from enum import Enum, auto
 from typing import TYPE_CHECKING, Final
 
 from otel_gpu.web.access_policy import AccessPolicy
+from otel_gpu.web.bodies import Body
 from otel_gpu.web.request import RawRequest
 from otel_gpu.web.response import Stream
-from otel_gpu.web.router import TLS_REQUIRED, EncodedResponse
+from otel_gpu.web.router import TLS_REQUIRED, EncodedResponse, Router
 
 if TYPE_CHECKING:
     import ssl
@@ -21,6 +25,7 @@ _MAX_REQUEST_BYTES: Final = 128 * 1024
 
 _CHUNK_BYTES: Final = 64 * 1024
 _END_OF_HEAD: Final = re.compile(rb"\n\r?\n|\A\r?\n")
+_RESET: Final = struct.pack("ii", 1, 0)  # socket(7): linger for 0 s
 _TLS_HANDSHAKE: Final = b"\x16"  # RFC 8446, 5.1: the content type of a client's first record
 
 
@@ -46,17 +51,26 @@ class CertificateRejected(OSError):
 class Connection:
     """A connection from TLS handshake to close. An OSError from any step ends it."""
 
-    def __init__(self, client: socket.socket, policy: AccessPolicy, now_s: float) -> None:
+    def __init__(self, client: socket.socket, router: Router, policy: Callable[[], AccessPolicy], now_s: float) -> None:
+        """``policy`` returns the access policy in force; the connection keeps the one of its beginning."""
         client.settimeout(0)
         self.socket = client
         self.descriptor = client.fileno()
-        self.policy = policy
+        self.router = router
+        self.policy = policy()
+        self._policy_in_force = policy
         self.started_s = now_s
         """Start of the current phase: receiving a request, sending a response or a frame. An idle connection keeps the
         start of its last response."""
+        self.progress_s = now_s
+        """When the client last sent a byte or accepted one."""
         self.request: RawRequest | None = None
         self.stream: Stream | None = None
-        self.last_frame: bytes | None = None
+        self.body: Body | None = None
+        """The body or frame that is being sent."""
+        self.needed_bytes: int | None = None
+        """The memory that a postponed response needs; ``None`` if it was not postponed."""
+        self.last_frame: Body | None = None
         """The frame that was sent last or is being sent."""
         self.watched_events = 0
         """The events for which the event loop has registered the descriptor."""
@@ -66,13 +80,13 @@ class Connection:
         self._head = bytearray()
         self._tls: ssl.SSLSocket | None = None
         """The socket, once TLS is negotiated on it."""
-        self._handshake_done = policy.tls is None
+        self._handshake_done = self.policy.tls is None
         self._unsent: list[memoryview] = []
 
     @property
-    def unsent_parts(self) -> list[bytes]:
-        """The parts of the response that are not sent completely, each as the whole object in memory."""
-        return [part.obj for part in self._unsent if isinstance(part.obj, bytes)]
+    def has_current_policy(self) -> bool:
+        """Whether the access policy has not changed since the connection was accepted."""
+        return self._policy_in_force() is self.policy
 
     @property
     def is_idle(self) -> bool:
@@ -85,7 +99,7 @@ class Connection:
         return self._tls is not None and self._tls.pending() > 0
 
     @property
-    def next_frame(self) -> bytes | None:
+    def next_frame(self) -> Body | None:
         """The latest frame of the stream, if it has not been sent."""
         latest = None if self.stream is None else self.stream.feed.latest
         return None if latest is self.last_frame else latest
@@ -109,21 +123,33 @@ class Connection:
     def start_response(self, response: EncodedResponse, now_s: float) -> None:
         """Set the response that the next steps send."""
         self._head.clear()
-        self._unsent = [memoryview(part) for part in (response.head, response.body) if part]
+        self.needed_bytes = None
+        self.body = response.body
+        self._unsent = [memoryview(part) for part in (response.head, response.body.data) if part]
         self.stream = response.stream
         self._keep_alive = response.keep_alive
         self.last_frame = None if response.stream is None else response.stream.body_frame
         self.started_s = now_s
 
-    def start_frame(self, frame: bytes, now_s: float) -> None:
+    def start_frame(self, frame: Body, now_s: float) -> None:
         """Set the frame that the next steps send. Everything before it must be sent."""
-        self._unsent = [memoryview(frame)]
+        self.body = frame
+        self._unsent = [memoryview(frame.data)]
         self.started_s = now_s
 
     def close(self) -> None:
-        """Close the connection, with a TLS close_notify that is not waited for."""
+        """Close the connection, with a TLS close_notify that is not waited for.
+
+        A response that is not sent in full ends with a reset. Otherwise the kernel would keep the rest of it for a
+        client that reads nothing, for minutes.
+        """
+        is_incomplete = bool(self._unsent)
+        self.body = self.last_frame = None
+        self._unsent = []
         with suppress(OSError, ValueError):
-            if self._tls is not None and self._handshake_done:
+            if is_incomplete:
+                self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET)
+            elif self._tls is not None and self._handshake_done:
                 self._tls.unwrap()
         with suppress(OSError):
             self.socket.shutdown(socket.SHUT_WR)
@@ -161,6 +187,7 @@ class Connection:
             chunk = self.socket.recv(min(left_bytes, _CHUNK_BYTES))
             searched = max(0, len(self._head) - 3)  # the end of the head may span two chunks
             self._head += chunk
+            self.progress_s = time.monotonic()
             if not self._head:
                 return Wait.CLOSE  # the client closed the connection without a request
             if not chunk or _END_OF_HEAD.search(self._head, searched):
@@ -176,10 +203,12 @@ class Connection:
         while self._unsent:
             # One call for head and body where possible: a head alone is another packet, which wakes up the client.
             sent = self.socket.sendmsg(self._unsent) if self._tls is None else self._tls.send(self._unsent[0])
+            self.progress_s = time.monotonic()
             while self._unsent and sent >= len(self._unsent[0]):
                 sent -= len(self._unsent.pop(0))
             if sent:
                 self._unsent[0] = self._unsent[0][sent:]
+        self.body = None
         if self._keep_alive:
             self.request = None
             return Wait.IDLE

@@ -5,10 +5,10 @@ from __future__ import annotations
 import json
 import logging
 import threading
-from collections.abc import Callable, Sequence
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator, Sequence
 from html import escape
 from importlib.resources import files
+from itertools import chain
 from pathlib import Path
 from string import Template
 from typing import Any, Final
@@ -16,19 +16,20 @@ from typing import Any, Final
 from otel_gpu.config.compat_exporters import EXPORTERS
 from otel_gpu.config.groups import Listener
 from otel_gpu.config.values import Address
-from otel_gpu.export.document import document
-from otel_gpu.export.prometheus import Exposition, PrometheusRenderer, choose
+from otel_gpu.export.document import document, to_json
+from otel_gpu.export.prometheus import PrometheusRenderer, choose
 from otel_gpu.export.table import render
-from otel_gpu.metrics.rows import ReportRows
+from otel_gpu.metrics.rows import report_rows
 from otel_gpu.metrics.series import Collection
 from otel_gpu.model import Report
 from otel_gpu.view.builder import Subject, ViewBuilder
-from otel_gpu.view.model import View, encode
+from otel_gpu.view.model import Problem, View, encode
 from otel_gpu.view.text import KEY, LEGEND
+from otel_gpu.web.bodies import Bodies, Body, CycleBody, Postponed
 from otel_gpu.web.request import Request
 from otel_gpu.web.response import NO_SAMPLE_YET, Feed, Response, Stream
 from otel_gpu.web.router import STATIC_PREFIX, Route
-from otel_gpu.web.server import WebServer
+from otel_gpu.web.server import WebListener, WebServer
 
 log = logging.getLogger(__name__)
 
@@ -37,23 +38,20 @@ log = logging.getLogger(__name__)
 METRICS_PATH: Final = "/metrics"
 
 
-def metrics_route(collect: Callable[[], Collection | None], renderer: PrometheusRenderer) -> Route:
+def metrics_route(collect: Callable[[], Collection | None], renderer: PrometheusRenderer, bodies: Bodies) -> Route:
     """A route that returns the newest collection in the format the scraper prefers.
 
-    Each cycle, identified by its ``time_ns``, is rendered once per format for all scrapers.
+    Each cycle, identified by its ``time_ns``, is rendered once per format and compression for all scrapers.
     """
-    lock = threading.Lock()
-    rendered: dict[Exposition, tuple[int, bytes]] = {}
 
     def route(request: Request) -> Response:
         collection = collect()
         if collection is None:
             return NO_SAMPLE_YET
         exposition = choose(request.headers.get("accept", ""))
-        with lock:
-            if exposition not in rendered or rendered[exposition][0] != collection.time_ns:
-                rendered[exposition] = collection.time_ns, renderer.render(collection, exposition)
-            return Response(rendered[exposition][1], exposition.value)
+        key = (METRICS_PATH, exposition)
+        body = CycleBody(bodies, key, collection.time_ns, lambda: renderer.parts(collection, exposition))
+        return Response(body, exposition.value)
 
     return route
 
@@ -81,6 +79,19 @@ class Page:
         legend = [f'<li><span class="swatch {kind}"></span>{name}</li>' for kind, name in LEGEND.items()]
         parts = {"links": "\n".join(links), "legend": "\n".join(legend), "key": " ".join(KEY)}
         self._page = Template(Template(text).safe_substitute(refresh_s=refresh_s, **parts))
+
+    def route(self, fresh: Callable[[], Report | None], bodies: Bodies) -> Route:
+        """A route that returns the page with the table of the newest report."""
+
+        def route(_: Request) -> Response:
+            report = fresh()
+            content_type = "text/html; charset=utf-8"
+            if report is None:
+                return Response(self.render(None), content_type)
+            body = CycleBody(bodies, "/", report.wall_ns, lambda: [self.render(report).encode("utf-8", "replace")])
+            return Response(body, content_type)
+
+        return route
 
     def render(self, report: Report | None) -> str:
         """The page with the table of this report, for browsers without scripts."""
@@ -121,15 +132,24 @@ _UNBUFFERED: Final = {"X-Accel-Buffering": "no"}
 class EventStream:
     """The cycles of an agent as a stream. ``observe`` is called for every cycle, from one thread.
 
-    ``fresh`` returns the newest report, or one of now. Any thread may call ``route``.
+    ``latest`` returns the newest report, ``agent_problems`` those that a report does not show. Any thread may call
+    ``route``.
     """
 
-    def __init__(self, subject: Subject, fresh: Callable[[], Report | None]) -> None:
+    def __init__(
+        self,
+        subject: Subject,
+        latest: Callable[[], Report | None],
+        bodies: Bodies,
+        *,
+        agent_problems: Callable[[], tuple[Problem, ...]] = tuple,
+    ) -> None:
         self.feed = Feed()
-        self._fresh = fresh
-        self._builder = ViewBuilder(subject)
+        self._bodies = bodies
+        self._latest = latest
+        self._builder = ViewBuilder(subject, agent_problems)
         self._lock = threading.Lock()
-        self._newest: Report | None = None
+        self._published: tuple[Report, Body] | None = None
         self._failure: str | None = None
 
     def observe(self, report: Report) -> None:
@@ -138,7 +158,9 @@ class EventStream:
         try:
             self._builder.observe(report)
             if self.feed.has_subscribers:
-                self._publish(report)
+                self._publish(report, wait=True)
+        except Postponed:  # clients miss this cycle
+            log.debug("no room to send a cycle to the page")
         except Exception as error:  # a bug in the page must not stop the agent
             failure = type(error).__name__
             if failure != self._failure:
@@ -151,26 +173,53 @@ class EventStream:
 
     def route(self, _: Request) -> Response:
         """The newest cycle with the history of the last hour, followed by each new cycle."""
-        report = self._fresh()
-        body, frame = _RETRY, None
-        if report is not None:
-            frame = self._publish(report)
-            body += self._encode(report, newest_only=False)
+        published = self._published
+        if published is None or not self.feed.has_subscribers:  # then no cycle was published since the last client left
+            report = self._latest()
+            if report is None:
+                return Response(_RETRY, "text/event-stream", headers=_UNBUFFERED, stream=Stream(self.feed))
+            published = self._publish(report)
+        report, frame = published
+        body = CycleBody(
+            self._bodies,
+            EVENTS_PATH,
+            report.wall_ns,
+            lambda: chain([_RETRY], self._events(report, newest_only=False)),
+        )
         return Response(body, "text/event-stream", headers=_UNBUFFERED, stream=Stream(self.feed, frame))
 
-    def _publish(self, report: Report) -> bytes | None:
-        """The frame of a cycle, encoded once; the latest frame if this cycle is older."""
+    def _publish(self, report: Report, *, wait: bool = False) -> tuple[Report, Body]:
+        """Publish the frame of a cycle, encoded once, unless a newer one is published; returns the newest."""
+        published = self._published
+        if published is not None and report.monotonic_ns <= published[0].monotonic_ns:
+            return published
+        key = (EVENTS_PATH, "frame")
+        frame = self._bodies.shared(key, report.wall_ns, lambda: self._events(report, newest_only=True), wait=wait)
         with self._lock:
-            newest = self._newest
-            if newest is None or report.monotonic_ns > newest.monotonic_ns:
-                self._newest = report
-                self.feed.publish(self._encode(report, newest_only=True))
-            return self.feed.latest
+            published = self._published
+            if published is None or report.monotonic_ns > published[0].monotonic_ns:
+                published = self._published = (report, frame)
+                self.feed.publish(frame)
+            return published
 
-    def _encode(self, report: Report, *, newest_only: bool) -> bytes:
+    def _events(self, report: Report, *, newest_only: bool) -> Iterator[bytes]:
         view = self._builder.build(report, newest_slot_only=newest_only)
         cycle = cycle_id(report)
-        return _encode_event("view", encode(view), cycle) + _encode_event("attribution", document(report), cycle)
+        yield _encode_event("view", encode(view), cycle)
+        yield _encode_event("attribution", document(report), cycle)
+
+
+def report_route(fresh: Callable[[], Report | None], bodies: Bodies) -> Route:
+    """A route that returns the newest Report as JSON."""
+
+    def report_json(request: Request) -> Response:
+        report = fresh()
+        if report is None:
+            return NO_SAMPLE_YET
+        body = CycleBody(bodies, request.path, report.wall_ns, lambda: [to_json(report).encode(), b"\n"])
+        return Response(body, "application/json", headers={"ETag": f'"{cycle_id(report)}"'})
+
+    return report_json
 
 
 def cycle_id(report: Report) -> str:
@@ -187,72 +236,71 @@ def _encode_event(name: str, data: dict[str, Any], event_id: str) -> bytes:
 # ---------------------------------------------------------------------------- metric names of other exporters
 
 
-class CompatServers:
-    """One server per listener. Construction binds all addresses or none; UsageError says which cannot be bound."""
+class CompatListeners:
+    """The listeners of other exporters' names. UsageError says which address cannot be bound."""
 
     def __init__(
         self,
+        server: WebServer,
         listeners: Sequence[Listener],
-        newest: Callable[[float], ReportRows | None],
+        newest: Callable[[float], Report | None],
+        bodies: Bodies,
         *,
         host: str,
         host_name: str,
         health: Route,
         web_config: Path | None,
+        allowed_hosts: Sequence[str] = (),
     ) -> None:
-        self.listeners = tuple(listeners)
-        self.servers: list[WebServer] = []
-        with ExitStack() as bound:
-            for listener in self.listeners:
-                for note in listener.notes:
-                    log.warning("%s", note)
-                server = WebServer(
-                    Address(listener.address.host or host, listener.address.port),
-                    compat_routes(listener, newest, host_name, health),
-                    web_config,
-                    remedy=f"choose another with --compat {listener.exporter}:PORT",
-                )
-                bound.callback(server.stop)
-                self.servers.append(server)
-            bound.pop_all()
+        self._exporters: dict[WebListener, Listener] = {}
+        for listener in listeners:
+            for note in listener.notes:
+                log.warning("%s", note)
+            bound = server.listen(
+                Address(listener.address.host or host, listener.address.port),
+                compat_routes(listener, newest, host_name, health, bodies),
+                web_config,
+                remedy=f"choose another with --compat {listener.exporter}:PORT",
+                allowed_hosts=allowed_hosts,
+            )
+            self._exporters[bound] = listener
+
+    @property
+    def addresses(self) -> list[Address]:
+        """The bound addresses, in the order of the listeners."""
+        return [bound.address for bound in self._exporters]
 
     @property
     def urls(self) -> dict[str, str]:
         """The URL of each exporter's series, with the exporter's name."""
-        pairs = zip(self.listeners, self.servers, strict=True)
-        return {f"{server.url}{listener.path}": listener.exporter for listener, server in pairs}
-
-    def start(self) -> None:
-        """Start to serve requests."""
-        for server in self.servers:
-            server.start()
-
-    def stop(self) -> None:
-        """Close every connection and free the addresses."""
-        for server in self.servers:
-            server.stop()
+        return {f"{bound.url}{listener.path}": listener.exporter for bound, listener in self._exporters.items()}
 
 
 def compat_routes(
-    listener: Listener, newest: Callable[[float], ReportRows | None], host_name: str, health: Route
+    listener: Listener, newest: Callable[[float], Report | None], host_name: str, health: Route, bodies: Bodies
 ) -> dict[str, Route]:
-    """The routes of a listener. ``newest`` returns the rows of a report of at most that age in seconds, if possible."""
+    """The routes of a listener. ``newest`` returns a report of at most that age in seconds, if possible."""
     # Imported here: most agents have no listener, and the exporters take memory.
     from otel_gpu.compat.families import FAMILIES  # noqa: PLC0415
-    from otel_gpu.compat.render import CONTENT_TYPE, ProcessRetention, render  # noqa: PLC0415
+    from otel_gpu.compat.render import CONTENT_TYPE, ProcessRetention, render_parts  # noqa: PLC0415
     from otel_gpu.compat.schema import RenderContext  # noqa: PLC0415
 
     families, health_path = FAMILIES[listener.exporter], EXPORTERS[listener.exporter].health
     retention = None if listener.retention_s is None else ProcessRetention(listener.retention_s)
 
-    def metrics(_: Request) -> Response:
-        rows = newest(listener.max_age_s)
-        if rows is None:
-            return NO_SAMPLE_YET
+    def parts(report: Report) -> Iterator[bytes]:
+        rows = report_rows(report)
         if retention is not None:
             rows = retention.filter(rows)
         context = RenderContext(rows, host_name, listener.kubernetes)
-        return Response(render(families, context, prefix=listener.prefix, labels=listener.labels), CONTENT_TYPE)
+        return render_parts(families, context, prefix=listener.prefix, labels=listener.labels)
+
+    def metrics(_: Request) -> Response:
+        report = newest(listener.max_age_s)
+        if report is None:
+            return NO_SAMPLE_YET
+        body = CycleBody(bodies, (listener.exporter, listener.path), report.wall_ns, lambda: parts(report))
+        return Response(body, CONTENT_TYPE)
 
     routes: dict[str, Route] = {listener.path: metrics}
     if health_path is not None:

@@ -18,6 +18,7 @@ _MAX_HEADERS: Final = 100
 
 _END_OF_HEAD: Final = re.compile(rb"\n\r?\n")
 _HEADERS: Final = re.compile(rb"(?:[-!#$%&'*+.^_`|~0-9A-Za-z]+:[^\0\r\n]*\r?\n)*")  # RFC 9110, 5.1 and 5.5
+_HOST: Final = re.compile(r"[!$&-.0-;=A-Z_a-z~%\[\]]*")  # RFC 3986, 3.2.2: a host and a port
 _CONTROL: Final = re.compile(rb"[\0-\x08\x0b\x0c\x0e-\x1f\x7f]")
 _VERSION: Final = re.compile(rb"HTTP/([0-9]{1,10})\.[0-9]{1,10}")
 _KEEP_ALIVE_VERSION: Final = b"HTTP/1.1"
@@ -73,7 +74,7 @@ def parse_request(raw: RawRequest) -> ParsedRequest | Response | None:
     end = _END_OF_HEAD.search(raw.head)
     if end is None:
         return _MALFORMED
-    headers = _parse_headers(rest[: end.start() - len(line)])
+    headers = _parse_headers(rest[: end.start() - len(line)], words[2])
     if isinstance(headers, Response):
         return headers
     target = words[1].decode("latin-1")
@@ -97,6 +98,15 @@ def _check_line(words: list[bytes], raw: RawRequest) -> Response | None:
     return _TOO_LARGE if raw.is_too_large else None
 
 
+def _contradicts_itself(version: bytes, headers: Mapping[str, str]) -> bool:
+    """Whether a request of HTTP/1.1 names no valid host (RFC 9112, 3.2), or a request has two lengths (6.3).
+
+    A proxy may understand such a request in another way.
+    """
+    host = headers.get("host", None if version != b"HTTP/1.0" else "")
+    return host is None or not _HOST.fullmatch(host) or headers.keys() >= _BODY_HEADERS
+
+
 def _allows_keep_alive(headers: Mapping[str, str]) -> bool:
     """Whether the client keeps the connection (RFC 9112, 9.3) and the request has no body.
 
@@ -108,7 +118,7 @@ def _allows_keep_alive(headers: Mapping[str, str]) -> bool:
     return options is None or "close" not in (option.strip() for option in options.lower().split(","))
 
 
-def _parse_headers(lines: bytes) -> dict[str, str] | Response:
+def _parse_headers(lines: bytes, version: bytes) -> dict[str, str] | Response:
     """Headers by name in lower case. Repeated headers are joined with commas (RFC 9110, 5.3)."""
     if not _HEADERS.fullmatch(lines):
         return _MALFORMED
@@ -121,5 +131,9 @@ def _parse_headers(lines: bytes) -> dict[str, str] | Response:
     for line in header_lines:
         name, _, value = line.partition(":")
         key, value = name.lower(), value.strip(" \t\r")
-        headers[key] = f"{headers[key]}, {value}" if key in headers else value
-    return headers
+        if key in headers:
+            if key == "host":  # RFC 9112, 3.2
+                return _MALFORMED
+            value = f"{headers[key]}, {value}"
+        headers[key] = value
+    return _MALFORMED if _contradicts_itself(version, headers) else headers

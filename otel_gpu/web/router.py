@@ -8,8 +8,11 @@ from email.utils import formatdate
 from http import HTTPStatus
 from typing import Final, NamedTuple
 
+from otel_gpu.bounded_io import one_line
 from otel_gpu.errors import Unavailable
 from otel_gpu.web.access_policy import AccessPolicy
+from otel_gpu.web.bodies import Bodies, Body, Postponed
+from otel_gpu.web.hosts import LoopbackHosts
 from otel_gpu.web.request import RawRequest, Request, parse_request
 from otel_gpu.web.response import Encoder, Response, Stream
 
@@ -45,8 +48,14 @@ TOO_MANY_STREAMS: Final = Response(
     status=HTTPStatus.SERVICE_UNAVAILABLE,
     headers={"Retry-After": "5"},
 )
+BUSY: Final = Response(
+    "too many responses at a time; try again\n",
+    status=HTTPStatus.SERVICE_UNAVAILABLE,
+    headers={"Retry-After": "5"},
+)
 TLS_REQUIRED: Final = Response("this port requires TLS; use https://\n", status=HTTPStatus.BAD_REQUEST)
 
+_NO_BODY: Final = Body(b"")
 _UNPARSED: Final = Request("")
 
 
@@ -57,23 +66,36 @@ class EncodedResponse(NamedTuple):
     """
 
     head: bytes
-    body: bytes = b""
+    body: Body = _NO_BODY
     stream: Stream | None = None
     keep_alive: bool = False
 
 
 class Router:
-    """Routes by path, with hints for paths that are not served (``absent``). Any thread may use it."""
+    """Routes by path, with hints for paths that are not served (``absent``). Any thread may use it.
 
-    def __init__(self, routes: Mapping[str, Route], absent: Mapping[str, str]) -> None:
+    With ``hosts``, requests for other hosts are refused while no client has to authenticate itself.
+    """
+
+    def __init__(
+        self,
+        routes: Mapping[str, Route],
+        absent: Mapping[str, str],
+        bodies: Bodies,
+        hosts: LoopbackHosts | None = None,
+    ) -> None:
         self._routes = dict(routes)
         self._absent = dict(absent)
         self._failures: dict[str, str] = {}
-        self._encoder = Encoder()
+        self._encoder = Encoder(bodies)
+        self._hosts = hosts
         self._common_headers: tuple[AccessPolicy | None, str] = (None, "")
 
     def handle(self, raw: RawRequest, policy: AccessPolicy) -> EncodedResponse:
-        """The response to a request; empty if there is no request line, such as for a blank line."""
+        """The response to a request; empty if there is no request line, such as for a blank line.
+
+        Postponed if there is no memory for its body now.
+        """
         parsed = parse_request(raw)
         if parsed is None:
             return EncodedResponse(b"")
@@ -83,10 +105,23 @@ class Router:
         if method not in _KNOWN_METHODS:
             response = _UNKNOWN_METHOD
         else:
-            response = raw.rejection or _check_access(request, policy) or self._dispatch(method, request)
+            response = (
+                raw.rejection
+                or self._check_host(request, policy)
+                or _check_access(request, policy)
+                or self._dispatch(method, request)
+            )
         log.debug("%s %s: %d", method, request.path, response.status)
         encoded = self._encode(response, request, policy, keep_alive=keep_alive)
         return encoded if method != "HEAD" else EncodedResponse(encoded.head, keep_alive=encoded.keep_alive)
+
+    def _check_host(self, request: Request, policy: AccessPolicy) -> Response | None:
+        """The response that rejects a request for another host, as a browser sends it after DNS rebinding."""
+        host = request.headers.get("host", "")
+        if self._hosts is None or policy.authenticates or self._hosts.allow(host):
+            return None
+        text = f"the host {one_line(host)} is not allowed here; allow it with --allowed-hosts\n"
+        return Response(text, status=HTTPStatus.MISDIRECTED_REQUEST)
 
     def _dispatch(self, method: str, request: Request) -> Response:
         if method not in _SUPPORTED_METHODS:
@@ -98,6 +133,8 @@ class Router:
             return Response(f"{reason}; available paths:  {paths}\n", status=HTTPStatus.NOT_FOUND)
         try:
             response = route(request)
+        except Postponed:
+            raise
         except Exception as error:  # a bug in one route must not affect the others
             self._log_failure(request.path, error)
             return Response("internal error\n", status=HTTPStatus.INTERNAL_SERVER_ERROR)

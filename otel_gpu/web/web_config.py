@@ -95,6 +95,9 @@ _HEADERS: Final[Mapping[str, tuple[str, ...]]] = {
 """The headers that exporter-toolkit allows, and their values where only a few are valid."""
 
 _BCRYPT: Final = re.compile(r"\$2[aby]\$(0[4-9]|[12][0-9]|3[01])\$[./A-Za-z0-9]{53}", re.ASCII)
+_MAX_BCRYPT_COST: Final = 14
+"""A check takes about 1.6 s with it, and twice as long with each step more."""
+
 _HEADER_VALUE: Final = re.compile(r"[ -~]*")
 
 _SECTIONS: Final = ("tls_server_config", "http_server_config", "basic_auth_users", "auth_excluded_paths")
@@ -315,6 +318,12 @@ def _users(section: _Entry) -> dict[str, bytes]:
             raise UsageError(
                 f"{entry.origin}: basic_auth_users: the value of {name!r} is not a bcrypt hash; "
                 "use the output of htpasswd -nBC 10 '': $2y$10$ and 53 characters"
+            )
+        cost = int(hashed[4:6])
+        if cost > _MAX_BCRYPT_COST:
+            raise UsageError(
+                f"{entry.origin}: basic_auth_users: the hash of {name!r} has cost {cost}, and a check of its password "
+                f"takes {2 ** (cost - 10) / 10:,.0f} s; use a cost of at most {_MAX_BCRYPT_COST}, for example 10"
             )
         users[name] = hashed.encode("ascii")
     return users

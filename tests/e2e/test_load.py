@@ -30,8 +30,8 @@ CYCLES: Final = 15
 
 PATIENCE_S: Final = 60
 
-FOLLOW: Final = b"GET /api/events HTTP/1.1\r\nHost: node\r\n\r\n"
-REQUEST: Final = b"GET /metrics HTTP/1.1\r\nHost: node\r\nAccept-Encoding: gzip\r\nConnection: close\r\n\r\n"
+FOLLOW: Final = b"GET /api/events HTTP/1.1\r\nHost: localhost\r\n\r\n"
+REQUEST: Final = b"GET /metrics HTTP/1.1\r\nHost: localhost\r\nAccept-Encoding: gzip\r\nConnection: close\r\n\r\n"
 
 
 async def scrape(address: Address) -> bytes:

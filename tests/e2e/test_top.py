@@ -8,20 +8,23 @@ import signal
 import socket
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 
 import pytest
 
 from otel_gpu.config.values import Address
 from otel_gpu.view.builder import Subject
+from otel_gpu.web.bodies import Bodies
 from otel_gpu.web.endpoints import EVENTS_PATH, EventStream
-from otel_gpu.web.server import WebServer
+from otel_gpu.web.server import WebListener
+from tests import web
 from tests.agent_process import AgentProcess, agent_process
 from tests.builders import attribution
 from tests.cli import command
 from tests.e2e.terminal import PATIENCE_S, TerminalSession, terminal_session
 from tests.unit.top.emulator import Emulator
+from tests.web import ANY_PORT
 
 LEAVE = "\x1b[?25h\x1b[?1049l"
 SIMULATED = ("top", "--source", "sim", "--interval", "1s")
@@ -42,16 +45,10 @@ def assert_restored(session: TerminalSession) -> None:
     assert session.modes == session.modes_before
 
 
-@contextmanager
-def serving(name: str = "vllm-chat", address: Address = Address("127.0.0.1", 0)) -> Iterator[WebServer]:  # noqa: B008
+def serving(name: str = "vllm-chat", address: Address = ANY_PORT) -> AbstractContextManager[WebListener]:
     """A server with an agent's event stream and a container of this name."""
-    stream = EventStream(Subject("1.2.3", "node-1", 5.0), lambda: attribution(name))
-    server = WebServer(address, {EVENTS_PATH: stream.route})
-    server.start()
-    try:
-        yield server
-    finally:
-        server.stop()
+    stream = EventStream(Subject("1.2.3", "node-1", 5.0), lambda: attribution(name), Bodies())
+    return web.serving({EVENTS_PATH: stream.route}, address=address)
 
 
 def test_keys_sort_filter_open_freeze_explain_and_quit() -> None:

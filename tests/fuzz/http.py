@@ -12,6 +12,7 @@ import bcrypt
 
 from otel_gpu.export.prometheus import choose
 from otel_gpu.web.access_policy import AccessPolicy, BasicAuth
+from otel_gpu.web.bodies import Bodies
 from otel_gpu.web.connection import Connection, Wait
 from otel_gpu.web.request import Request
 from otel_gpu.web.response import Response
@@ -44,7 +45,7 @@ def echo(request: Request) -> Response:
     return Response(b"gpu_up 1\n" * 200, kind.value)
 
 
-ROUTER: Final = Router({"/metrics": echo, "/": lambda _: Response("<p>")}, {"/absent": "not here"})
+ROUTER: Final = Router({"/metrics": echo, "/": lambda _: Response("<p>")}, {"/absent": "not here"}, Bodies())
 OPEN: Final = AccessPolicy()
 PROTECTED: Final = AccessPolicy(
     auth=BasicAuth({"alice": bcrypt.hashpw(b"right", bcrypt.gensalt(4))}), headers={"X-Frame-Options": "deny"}
@@ -88,7 +89,7 @@ def violation(data: bytes) -> str | None:
     step = 1 + len(data) % 7 if len(data) < 500 else 4096
     policy = PROTECTED if len(data) % 3 == 0 else OPEN
     client = _Client(data, step)
-    connection = Connection(cast("socket.socket", client), policy, 0.0)
+    connection = Connection(cast("socket.socket", client), ROUTER, lambda: policy, 0.0)
     for _ in range(1 + data.count(b"\n\n") + data.count(b"\n\r\n")):  # the maximum number of requests
         while (wait := connection.advance()) is Wait.READABLE:
             pass
@@ -102,9 +103,9 @@ def violation(data: bytes) -> str | None:
         wait = connection.advance()
         if wait is not (Wait.IDLE if response.keep_alive else Wait.CLOSE):
             return f"{wait} after a response with keep_alive={response.keep_alive}"
-        if bytes(client.sent) != response.head + response.body:
+        if bytes(client.sent) != response.head + response.body.data:
             return "the sent bytes are not the response"
-        problem = _ill_formed(response.head, response.body)
+        problem = _ill_formed(response.head, response.body.data)
         if problem is not None or not response.keep_alive:
             return problem or _unclosed(response.head)
     return None

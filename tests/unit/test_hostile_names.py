@@ -11,13 +11,14 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from otel_gpu.agent.sampling import StateLog
+from otel_gpu.bounded_io import printable
 from otel_gpu.cli.logs import set_up
 from otel_gpu.config import LogFormat, LogLevel
 from otel_gpu.config.compat_exporters import EXPORTERS
 from otel_gpu.export.document import to_json
 from otel_gpu.export.otlp import to_otlp_json
 from otel_gpu.export.prometheus import Exposition, PrometheusRenderer
-from otel_gpu.metrics.labels import DECLARED_KEYS
+from otel_gpu.metrics.labels import DECLARED_KEYS, Resources
 from otel_gpu.model import Report, SourceOutcome, SourceState, WorkloadKind, WorkloadNames, WorkloadRef
 from otel_gpu.sources.names.untrusted import MAX_TEXT_BYTES, sanitize
 from otel_gpu.web.endpoints import Page as WebPage
@@ -128,7 +129,7 @@ def test_prometheus_parses_the_name_and_no_additional_series(name: str, form: Ex
         for one in hostile["gpu_workload_memory_usage_bytes"].samples
         if one.labels["gpu_attribution_method"] == "measured"
     )
-    assert (sample.labels["container_name"], sample.value) == (name, 40)
+    assert (sample.labels["container_name"], sample.value) == (printable(name), 40)
 
 
 @pytest.mark.parametrize("exporter", EXPORTERS)
@@ -145,7 +146,7 @@ def test_the_number_of_compat_series_does_not_depend_on_the_name(name: str, expo
     assert hostile
 
 
-def test_otlp_carries_the_name_unchanged(name: str) -> None:
+def test_otlp_carries_the_same_name_as_prometheus(name: str) -> None:
     document = json.loads(to_otlp_json(collected(cycle(name)), RESOURCES))
     values = [
         attribute["value"].get("stringValue")
@@ -153,7 +154,21 @@ def test_otlp_carries_the_name_unchanged(name: str) -> None:
         for attribute in resource["resource"]["attributes"]
         if attribute["key"] in ("container.name", "k8s.pod.name")
     ]
-    assert values == [name, name]
+    assert values == [printable(name), printable(name)]
+
+
+def test_a_terminal_acts_on_nothing_in_the_text_of_a_scrape(name: str) -> None:
+    report = cycle(name)
+    texts = [PrometheusRenderer(RESOURCES).render(collected(report), form).decode() for form in Exposition]
+    texts += [compat.text(exporter, report) for exporter in EXPORTERS]
+    for text in texts:
+        assert all(line.isprintable() for line in text.split("\n"))
+
+
+def test_resource_attributes_of_the_configuration_are_printable_in_a_scrape() -> None:
+    resources = Resources({"host.name": "a\x1b[2J\nb"}, {})
+    text = PrometheusRenderer(resources).render(collected(cycle(INNOCENT)), Exposition.TEXT).decode()
+    assert 'host_name="a\N{REPLACEMENT CHARACTER}[2J\\nb"' in text
 
 
 @pytest.mark.usefixtures("own_logging")

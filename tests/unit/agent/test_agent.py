@@ -59,7 +59,7 @@ def test_the_event_stream_sends_every_cycle() -> None:
     with after_the_first_sample(FakeGpus(WORKING, newer)) as agent:
         address = agent.agent.web.address
         with socket.create_connection((address.host, address.port), PATIENCE_S) as client:
-            client.sendall(b"GET /api/events HTTP/1.1\r\n\r\n")
+            client.sendall(b"GET /api/events HTTP/1.1\r\nHost: localhost\r\n\r\n")
             stream = client.makefile("rb")
             events = (json.loads(line[6:]) for line in stream if line.startswith(b'data: {"gpus":['))
             assert [one["name"] for one in next(events)["gpus"]] == ["NVIDIA A100-SXM4-80GB"]
@@ -248,7 +248,9 @@ def test_the_address_is_bound_before_anything_starts() -> None:
     config = load(settings(listen=str(first.web.address)), {}).config
     with pytest.raises(UsageError, match="Address already in use"):
         Agent(config, host, RESOURCES, ManualClock())
-    first.web.stop()
+    stopped = threading.Event()
+    stopped.set()
+    first.run(stopped, lambda _: None)
 
 
 def test_every_report_is_passed_on_once() -> None:

@@ -83,8 +83,8 @@ def test_memory_is_unknown_if_psutil_does_not_find_the_process(tmp_path: Path, m
 
 SCRIPT = """
 import ctypes, gc
-from otel_gpu.agent.own_process import limit_malloc_arenas, tune_gc
-limit_malloc_arenas()
+from otel_gpu.agent.own_process import tune_malloc, tune_gc
+tune_malloc()
 cycle = []
 cycle.append(cycle)
 del cycle
@@ -103,8 +103,8 @@ def test_an_allocator_without_arenas_is_left_unchanged() -> None:
         "import ctypes\n"
         "class Other: pass\n"
         "ctypes.CDLL = lambda *_: Other()\n"
-        "from otel_gpu.agent.own_process import limit_malloc_arenas\n"
-        "limit_malloc_arenas()\n"
+        "from otel_gpu.agent.own_process import tune_malloc\n"
+        "tune_malloc()\n"
     )
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False, timeout=30)
     assert (done.returncode, done.stderr) == (0, "")

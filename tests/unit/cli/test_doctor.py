@@ -64,7 +64,17 @@ def test_the_command_prints_json_and_exits_1_when_blind(no_nvml: Mapping[str, st
     assert len(by_subject) == len(document["findings"])
     assert all(set(finding) == {"subject", "verdict", "found", "fix"} for finding in document["findings"])
     assert all(finding["fix"] for finding in document["findings"] if finding["verdict"] in {"degraded", "blind"})
-    expected = {"nvml", "driver", "device files", "scope", "pid namespace", "cgroup namespace", "proc", "capabilities"}
+    expected = {
+        "nvml",
+        "driver",
+        "device files",
+        "series",
+        "scope",
+        "pid namespace",
+        "cgroup namespace",
+        "proc",
+        "capabilities",
+    }
     expected |= {"environment", "docker", "podman", "cri", "pod-resources", "kubernetes", "slurm"}
     expected |= {"clock", "exporters", "listen", "state", "control"}
     assert expected == set(by_subject)

@@ -101,7 +101,16 @@ def test_help_lists_every_flag_of_a_command_with_its_default_and_variables_of_ot
     without = {("demo", key) for key in ("source", "scope", *NAMES_KEYS)}
     without |= {
         ("once", key)
-        for key in ("listen", "web-config", "retention", "price-gpu-hour", "price-kwh", "currency", *EXPORT_KEYS)
+        for key in (
+            "listen",
+            "web-config",
+            "allowed-hosts",
+            "retention",
+            "price-gpu-hour",
+            "price-kwh",
+            "currency",
+            *EXPORT_KEYS,
+        )
     }
     without |= {(command, key) for command in ("once", "demo") for key in ("control-socket", "state-dir")}
     for setting in SETTINGS:

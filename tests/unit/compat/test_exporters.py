@@ -64,7 +64,9 @@ def test_a_hostile_name_is_escaped() -> None:
     names = WorkloadNames(container='a"} 1\nfake_metric{x="\\\udc80')
     report = answer(device(), workloads=[workload(part(measured=1), names=names)])
     (line,) = lines("gpu-inference", "container_gpu_detected", report)
-    assert line.startswith('container_gpu_detected{container_name="a\\"} 1\\nfake_metric{x=\\"\\\\\\\\udc80",')
+    mark = "\N{REPLACEMENT CHARACTER}"
+    escaped = f'a\\"}} 1{mark}fake_metric{{x=\\"\\\\{mark}'
+    assert line.startswith(f'container_gpu_detected{{container_name="{escaped}",')
     assert "\nfake_metric" not in text("gpu-inference", report)
 
 

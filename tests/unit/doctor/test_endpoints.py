@@ -13,8 +13,8 @@ from otel_gpu.config.values import Address
 from otel_gpu.doctor.endpoints import check_address, check_otlp, endpoint_checks
 from otel_gpu.doctor.findings import Finding, Verdict
 from otel_gpu.web.response import Response
-from otel_gpu.web.server import WebServer
 from tests.unit.export.collectors import Answer, BlackHole, GrpcCollector, HttpCollector, Pki, unused_url
+from tests.web import serving
 
 
 def config(**flags: str) -> Config:
@@ -127,12 +127,8 @@ def test_a_free_address_is_ok_and_stays_free() -> None:
 
 
 def test_a_running_agent_is_recognised_by_its_answer() -> None:
-    server = WebServer(Address("127.0.0.1", 0), {"/healthz": lambda _: Response("ok\n")})
-    server.start()
-    try:
+    with serving({"/healthz": lambda _: Response("ok\n")}) as server:
         assert check(server.address) == Finding("listen", Verdict.OK, f"{server.address}: a running agent answers")
-    finally:
-        server.stop()
 
 
 def test_an_address_of_another_program_is_degraded_with_the_command_that_finds_it(collector: HttpCollector) -> None:
@@ -171,12 +167,8 @@ def test_an_agent_with_tls_or_a_password_is_recognised(
 ) -> None:
     monkeypatch.setattr("otel_gpu.doctor.endpoints._HTTP_TIMEOUT_S", 30.0)
     web_config.write_text(text, encoding="utf-8")
-    server = WebServer(Address("127.0.0.1", 0), {"/healthz": lambda _: Response("ok\n")}, web_config)
-    server.start()
-    try:
+    with serving({"/healthz": lambda _: Response("ok\n")}, web_config=web_config) as server:
         found = check(server.address, web_config)
-    finally:
-        server.stop()
     assert found == Finding("listen", Verdict.OK, f"{server.address}: a running agent answers")
 
 

@@ -132,6 +132,17 @@ def test_a_failure_keeps_the_connection_for_the_next_request(
     assert receiver.connections == 1
 
 
+@pytest.mark.parametrize(
+    "head", [b"302 Found\r\nLocation: /%s", b"302 %s\r\nLocation: /"], ids=["the location", "the reason phrase"]
+)
+def test_what_a_redirect_says_is_cut_and_printable(receiving: Receiving, head: bytes) -> None:
+    answer = b"HTTP/1.1 " + head % (b"a\xc2\x9b2J" + b"x" * 10_000) + b"\r\nContent-Length: 0\r\n\r\n"
+    (result,) = results(receiving((answer,)), 1)
+    _, text = failure(result)
+    assert len(text) < 300
+    assert text.isprintable()
+
+
 # ---------------------------------------------------------------------------- connections end
 
 

@@ -7,6 +7,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from otel_gpu.bounded_io import printable
 from otel_gpu.export.prometheus import Exposition, PrometheusRenderer, choose
 from otel_gpu.metrics.catalogue import BY_NAME, METRICS, Kind
 from otel_gpu.metrics.labels import Resources, WorkloadIdentity
@@ -187,18 +188,19 @@ def test_an_empty_collection_is_still_an_exposition() -> None:
 @given(st.text(), st.text(), st.sampled_from(Exposition))
 @example('\\"\\n",x="1"} 1 #', "a\rb\n\u2028", Exposition.TEXT)
 @example('\\"\\n",x="1"} 1 #', "a\rb\n\u2028", Exposition.OPENMETRICS)
-def test_any_text_is_read_back_as_it_was(process: str, host: str, form: Exposition) -> None:
+def test_any_text_is_read_back_printable_with_its_line_breaks(process: str, host: str, form: Exposition) -> None:
     point = Point(1, {**GPU, "process.pid": 7, "process.executable.name": process}, identity())
     exposed = render(collection(gpu_process_active=[point]), Resources({"host.name": host}, {}), form)
     [labels] = labels_of(exposed, "gpu_process_active", form)
     found = labels.get("process_executable_name", ""), labels["process_pid"], labels.get("host_name", "")
-    assert found == (process, "7", host)
+    expected, expected_host = ("\n".join(map(printable, text.split("\n"))) for text in (process, host))
+    assert found == (expected, "7", expected_host)
 
 
-def test_invalid_unicode_is_written_as_an_escape() -> None:
+def test_invalid_unicode_is_replaced() -> None:
     named = Point(1, GPU, identity(container_name="a\udc80"))
     [labels] = labels_of(render(collection(gpu_workload_access=[named]), NOWHERE, TEXT), "gpu_workload_access")
-    assert labels["container_name"] == "a\\udc80"
+    assert labels["container_name"] == "a\N{REPLACEMENT CHARACTER}"
 
 
 def test_the_overflow_entry_is_marked_and_the_others_are_not() -> None:

@@ -6,17 +6,22 @@ import logging
 import queue
 import threading
 import time
+import tracemalloc
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, ClassVar
+from weakref import WeakSet
 
 import grpc
 import pytest
+from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportMetricsServiceRequest
 
 from otel_gpu.config import load
 from otel_gpu.export.batches import Batch
 from otel_gpu.export.deltas import Deltas
+from otel_gpu.export.otlp import OtlpSender
 from otel_gpu.export.push import ExportPipeline, Pusher, next_due_s
-from otel_gpu.export.sender import ACCEPTED, ExportFailure, ExportResult
+from otel_gpu.export.sender import ACCEPTED, Attempt, ExportFailure, ExportResult
+from otel_gpu.metrics.labels import Attributes
 from otel_gpu.metrics.series import Collection, Point
 from tests.unit.export.collectors import Answer, BlackHole, GrpcCollector, HttpCollector, unused_url
 from tests.unit.export.samples import GPU, RESOURCES, START_NS, TIME_NS, collection, identity, one_gauge
@@ -465,3 +470,79 @@ def test_only_what_is_chosen_is_pushed(pipeline: Any, exporters: str, targets: l
 def test_the_log_shows_no_secret_of_the_endpoint(pipeline: Any) -> None:
     made = pipeline(Growing(), otlp_endpoint="http://127.0.0.1:1/x?token=secret")
     assert [each.target for each in made.pushers] == ["http://127.0.0.1:1/x?…"]
+
+
+# ---------------------------------------------------------------------------- memory
+
+
+class PreparedRequest:
+    """An encoded request, as a transport holds it until it is accepted."""
+
+    alive: ClassVar[WeakSet[PreparedRequest]] = WeakSet()
+
+    def __init__(self, request: ExportMetricsServiceRequest) -> None:
+        self.body = request.SerializeToString()
+        PreparedRequest.alive.add(self)
+
+    def __call__(self, _: float) -> Attempt:
+        return Attempt(ACCEPTED)
+
+
+class HoldingTransport:
+    """Counts the requests that exist when another is prepared."""
+
+    def __init__(self) -> None:
+        self.others: list[int] = []
+        self.largest_bytes = 0
+
+    def prepare(self, request: ExportMetricsServiceRequest) -> PreparedRequest:
+        self.others.append(len(PreparedRequest.alive))
+        prepared = PreparedRequest(request)
+        self.largest_bytes = max(self.largest_bytes, len(prepared.body))
+        return prepared
+
+    def close(self) -> None:
+        """Nothing is open."""
+
+
+@pytest.mark.parametrize("deltas", [None, Deltas()], ids=["cumulative", "delta"])
+def test_requests_of_an_export_are_encoded_and_released_one_at_a_time(
+    deltas: Deltas | None, pusher: Callable[..., Pusher]
+) -> None:
+    points = [Point(1.0, GPU, identity(f"{number:064x}"), START_NS) for number in range(200)]
+    transport = HoldingTransport()
+
+    def open_sender(timeout_s: float) -> OtlpSender:
+        return OtlpSender(transport, RESOURCES, timeout_s, delta=deltas is not None)
+
+    found = once(collection({"gpu.workload.energy": points}))
+    made = pusher(FakeSender(), found, open_sender=open_sender, deltas=deltas, largest_bytes=4096)
+    made.start()
+    wait_for(lambda: made.exports_ok == 1)
+    assert len(transport.others) > 10
+    assert set(transport.others) == {0}
+    assert transport.largest_bytes <= 4096
+
+
+def test_the_memory_of_deltas_is_small() -> None:
+    """Tens of thousands of counters are on a large host."""
+    count = 2000
+    attributes: list[Attributes] = [
+        {**GPU, "process.pid": pid, "process.executable.name": "python3"} for pid in range(count)
+    ]
+    workload = identity("w")
+
+    def points(value: float) -> Collection:
+        found = [Point(value, each, workload, START_NS) for each in attributes]
+        return collection({"gpu.process.compute.time": found}, TIME_NS + int(value))
+
+    deltas = Deltas()
+    first, second = points(1.0), points(2.0)
+    tracemalloc.start()
+    try:
+        for each in (first, second):
+            deltas.accept(deltas.growth(each))
+        kept_bytes, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert kept_bytes / count < 900

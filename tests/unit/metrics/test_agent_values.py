@@ -82,7 +82,9 @@ def test_the_number_of_series_counts_itself() -> None:
     [point] = points_of("otel_gpu.series", answer())
     [errors] = points_of("otel_gpu.source.errors", answer())
     assert errors.attributes == {SOURCE: "attribution"}
-    assert (point.value, dict(point.attributes), point.start_ns) == (2, {}, None)
+    [dropped] = points_of("otel_gpu.series.dropped", answer())
+    assert (dropped.value, dropped.attributes) == (0, {"otel_gpu.series.kind": "process"})
+    assert (point.value, dict(point.attributes), point.start_ns) == (3, {}, None)
 
 
 # ---------------------------------------------------------------------------- the account

@@ -75,6 +75,7 @@ CONTRACT = {
     "otel_gpu.conservation.energy.error": (G, "J", "otel_gpu_conservation_energy_error_joules", "hw.id gpu.index"),
     "otel_gpu.cpu.time": (C, "s", "otel_gpu_cpu_time_seconds_total", ""),
     "otel_gpu.memory.usage": (U, "By", "otel_gpu_memory_usage_bytes", ""),
+    "otel_gpu.series.dropped": (U, "{series}", "otel_gpu_series_dropped", "otel_gpu.series.kind"),
     "otel_gpu.series": (U, "{series}", "otel_gpu_series", ""),
 }
 GPU = ("hw.id", "gpu.index")

@@ -20,11 +20,13 @@ from otel_gpu.errors import OtelGpuError, Unavailable, UsageError
 from otel_gpu.top.latest import Latest, LatestView, Outage
 from otel_gpu.top.remote import PORT, RemoteViews, agent_address, events
 from otel_gpu.version import __version__
+from otel_gpu.web.bodies import Bodies
 from otel_gpu.web.endpoints import EVENTS_PATH, EventStream
 from otel_gpu.web.request import Request
 from otel_gpu.web.response import Response
 from otel_gpu.web.router import Route
-from otel_gpu.web.server import WebServer
+from otel_gpu.web.server import WebListener
+from tests import web
 from tests.builders import attribution
 from tests.unit.top.views import SUBJECT
 
@@ -32,18 +34,12 @@ PATIENCE_S = 30.0
 ANYWHERE = Address("127.0.0.1", 0)
 
 
-@contextmanager
 def serving(
     address: Address = ANYWHERE, web_config: Path | None = None, route: Route | None = None
-) -> Iterator[WebServer]:
+) -> AbstractContextManager[WebListener]:
     """An agent's server with one cycle."""
-    stream = EventStream(SUBJECT, attribution)
-    server = WebServer(address, {EVENTS_PATH: route or stream.route}, web_config)
-    server.start()
-    try:
-        yield server
-    finally:
-        server.stop()
+    stream = EventStream(SUBJECT, attribution, Bodies())
+    return web.serving({EVENTS_PATH: route or stream.route}, address=address, web_config=web_config)
 
 
 @contextmanager

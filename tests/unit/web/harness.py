@@ -7,21 +7,23 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from pathlib import Path
+from typing import Any
 
 import bcrypt
 
 from otel_gpu.config.values import Address
+from otel_gpu.web.access_policy import AccessPolicy
+from otel_gpu.web.bodies import Bodies
 from otel_gpu.web.request import Request
 from otel_gpu.web.response import Response
-from otel_gpu.web.router import Route
-from otel_gpu.web.server import Limits, WebServer
-from tests.web import PATIENCE_S
+from otel_gpu.web.router import Route, Router
+from otel_gpu.web.server import EventLoop, Limits, Site, WebListener
+from tests import web
+from tests.web import PATIENCE_S, PATIENT
 
 MIB = 1 << 20
-ANY_PORT = Address("127.0.0.1", 0)
-PATIENT = Limits(client_timeout_s=60)
 ROUTES: Mapping[str, Route] = {
     "/": lambda request: Response(f"hello {request.query}\n"),
     "/healthz": lambda _: Response("ok\n"),
@@ -29,21 +31,31 @@ ROUTES: Mapping[str, Route] = {
 HTTP_1_0 = b"GET / HTTP/1.0\r\n\r\n"
 
 
-@contextmanager
 def serving(
-    routes: Mapping[str, Route] = ROUTES,
-    limits: Limits = PATIENT,
-    *,
-    web_config: Path | None = None,
-    address: Address = ANY_PORT,
-) -> Iterator[WebServer]:
-    """A running server."""
-    server = WebServer(address, routes, web_config, limits=limits)
-    server.start()
+    routes: Mapping[str, Route] = ROUTES, limits: Limits = PATIENT, **options: Any
+) -> AbstractContextManager[WebListener]:
+    """A running server, by default of ROUTES."""
+    return web.serving(routes, limits, **options)
+
+
+def event_loop(listener: socket.socket, routes: Mapping[str, Route], limits: Limits) -> EventLoop:
+    """An event loop of one listener, which does not run yet."""
+    bodies, policy = Bodies(), AccessPolicy()
+    loop = EventLoop(limits, bodies)
+    loop.add(Site(listener, Router(routes, {}, bodies), lambda: policy))
+    return loop
+
+
+@contextmanager
+def running(loop: EventLoop) -> Iterator[EventLoop]:
+    """An event loop that runs in a thread."""
+    thread = threading.Thread(target=loop.run)
+    thread.start()
     try:
-        yield server
+        yield loop
     finally:
-        server.stop()
+        loop.close()
+        thread.join(PATIENCE_S)
 
 
 def connect(

@@ -3,13 +3,23 @@
 from __future__ import annotations
 
 import logging
+import threading
 from pathlib import Path
+from typing import NoReturn
 
 import pytest
 
+from otel_gpu.errors import UsageError
 from otel_gpu.web.access_policy import AccessPolicy, AccessPolicyFile
-from tests.unit.web.harness import basic, bcrypt_hash, write_atomically
+from tests.unit.web.harness import basic, bcrypt_hash, serving, write_atomically
 from tests.unit.web.pki import Pki
+from tests.web import PATIENCE_S, ask
+
+
+def checked(file: AccessPolicyFile) -> AccessPolicy:
+    """The policy after the next check of the files."""
+    file.check()
+    return file.current()
 
 
 def test_the_default_policy_allows_everything() -> None:
@@ -29,10 +39,10 @@ def test_a_renewed_certificate_is_used_without_a_restart(pki: Pki, caplog: pytes
     leaf = pki.ca.issue_cert("127.0.0.1")
     write_atomically(pki.directory / "server.crt", leaf.cert_chain_pems[0].bytes().decode())
     with caplog.at_level(logging.INFO):
-        assert file.current() is before  # the certificate is new, the key is still the old one
-        assert file.current() is before
+        assert checked(file) is before  # the certificate is new, the key is still the old one
+        assert checked(file) is before
         write_atomically(pki.directory / "server.key", leaf.private_key_pem.bytes().decode())
-        after = file.current()
+        after = checked(file)
     assert after.tls is not before.tls
     rejected, applied = caplog.messages
     assert rejected.startswith("the web configuration has changed but is not applied: ")
@@ -48,13 +58,13 @@ def test_passwords_stay_in_force_while_the_file_is_written(tmp_path: Path, now: 
         path.unlink()
     else:
         write_atomically(path, now)
-    assert not file.current().allows_request("/", None)
+    assert not checked(file).allows_request("/", None)
 
 
 def test_tls_stays_in_force_while_the_file_is_written(pki: Pki) -> None:
     file = AccessPolicyFile(pki.config())
     write_atomically(pki.directory / "web.yml", "")
-    assert file.current().tls is not None
+    assert checked(file).tls is not None
 
 
 def test_a_removed_user_is_rejected(tmp_path: Path) -> None:
@@ -64,7 +74,7 @@ def test_a_removed_user_is_rejected(tmp_path: Path) -> None:
     as_alice = basic("alice", "right")
     assert file.current().allows_request("/", as_alice)
     write_atomically(path, "basic_auth_users:\n" + bob)
-    assert not file.current().allows_request("/", as_alice)
+    assert not checked(file).allows_request("/", as_alice)
 
 
 def test_only_the_listed_paths_need_no_password(tmp_path: Path) -> None:
@@ -97,3 +107,21 @@ def test_a_certificate_needs_one_of_the_allowed_names(kind: str, name: str, allo
 @pytest.mark.parametrize("certificate", [None, {}])
 def test_a_missing_certificate_has_no_allowed_name(certificate: dict[str, object] | None) -> None:
     assert not AccessPolicy(client_allowed_sans=frozenset({"x"})).allows_certificate(certificate)
+
+
+def test_files_that_cannot_be_read_now_delay_no_client(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("otel_gpu.web.access_policy._CHECK_S", 0.01)
+    reading, answered = threading.Event(), threading.Event()
+
+    def hang(_: Path) -> NoReturn:
+        reading.set()
+        assert answered.wait(PATIENCE_S)
+        raise UsageError("it could not be read")
+
+    path = write_atomically(tmp_path / "web.yml", "http_server_config: {}\n")
+    with serving(web_config=path) as server:
+        monkeypatch.setattr("otel_gpu.web.access_policy.load_access_policy", hang)
+        write_atomically(path, "http_server_config:\n")
+        assert reading.wait(PATIENCE_S)
+        assert ask(server.address, "/").status == 200
+        answered.set()

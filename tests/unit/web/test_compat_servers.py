@@ -11,9 +11,11 @@ from otel_gpu.config import load
 from otel_gpu.config.groups import Listener
 from otel_gpu.config.values import Address
 from otel_gpu.errors import UsageError
-from otel_gpu.metrics.rows import ReportRows, report_rows
-from otel_gpu.web.endpoints import CompatServers
+from otel_gpu.model import Report
+from otel_gpu.web.bodies import Bodies
+from otel_gpu.web.endpoints import CompatListeners
 from otel_gpu.web.response import Response
+from otel_gpu.web.server import WebServer
 from tests.unit.export.exposition import simulated_report
 from tests.unit.metrics.builders import answer, device, process
 from tests.web import ask
@@ -27,26 +29,30 @@ def listener(name: str, **options: str) -> Listener:
 
 @contextmanager
 def serving(
-    listeners: Sequence[Listener], newest: Callable[[float], ReportRows | None]
-) -> Iterator[tuple[CompatServers, list[Address]]]:
-    servers = CompatServers(
-        listeners,
-        newest,
-        host="127.0.0.1",
-        host_name="node-1",
-        health=lambda _: Response("ok\n"),
-        web_config=None,
-    )
-    servers.start()
+    listeners: Sequence[Listener], newest: Callable[[float], Report | None]
+) -> Iterator[tuple[CompatListeners, list[Address]]]:
+    bodies = Bodies()
+    server = WebServer(bodies=bodies)
     try:
-        yield servers, [server.address for server in servers.servers]
+        bound = CompatListeners(
+            server,
+            listeners,
+            newest,
+            bodies,
+            host="127.0.0.1",
+            host_name="node-1",
+            health=lambda _: Response("ok\n"),
+            web_config=None,
+        )
+        server.start()
+        yield bound, bound.addresses
     finally:
-        servers.stop()
+        server.stop()
 
 
 def test_each_exporter_has_a_port_with_its_own_series_only() -> None:
-    rows = report_rows(simulated_report())
-    with serving([listener("gpu-idle-exporter"), listener("dcgm-exporter")], lambda _: rows) as (_, (idle, dcgm)):
+    report = simulated_report()
+    with serving([listener("gpu-idle-exporter"), listener("dcgm-exporter")], lambda _: report) as (_, (idle, dcgm)):
         answers = [ask(address, "/metrics") for address in (idle, dcgm)]
         health = [ask(idle, "/healthz"), ask(dcgm, "/health")]
         missing = ask(idle, "/health")
@@ -72,8 +78,8 @@ def test_a_report_may_be_as_old_as_the_exporter_allows() -> None:
 
 def test_the_flags_of_the_exporter_apply() -> None:
     flags = {"my-gpu-exporter-flags": "--metric-prefix=mine --metrics-path=/m --kubernetes-enabled=false"}
-    rows = report_rows(simulated_report())
-    with serving([listener("my-gpu-exporter", **flags)], lambda _: rows) as (servers, (address,)):
+    report = simulated_report()
+    with serving([listener("my-gpu-exporter", **flags)], lambda _: report) as (servers, (address,)):
         text = ask(address, "/m").body
         assert ask(address, "/metrics").status == 404
         assert servers.urls == {f"http://{address}/m": "my-gpu-exporter"}
@@ -94,7 +100,8 @@ def test_a_port_in_use_is_an_error_and_frees_the_other_ports() -> None:
 
 def test_a_shorter_retention_applies_to_its_listener_only() -> None:
     ended = answer(device(), processes=[process(1, active=False), process(2)])
-    later = [report_rows(replace(ended, monotonic_ns=round(at_s * 1e9))) for at_s in (0, 30, 30.1)]
+    times_ns = [round(at_s * 1e9) for at_s in (0, 30, 30.1)]
+    later = [replace(ended, monotonic_ns=ns, wall_ns=ended.wall_ns + ns) for ns in times_ns]
     reports = iter(later * 2)
     flags = {"my-gpu-exporter-flags": "--metric-retention=30s"}
     counts = []

@@ -15,29 +15,29 @@ from pathlib import Path
 import pytest
 
 from otel_gpu.config.values import Address
-from otel_gpu.web.access_policy import AccessPolicy
 from otel_gpu.web.request import Request
 from otel_gpu.web.response import Response
-from otel_gpu.web.router import Route, Router
-from otel_gpu.web.server import EventLoop, Limits
+from otel_gpu.web.router import Route
+from otel_gpu.web.server import Limits
 from tests.unit.web.harness import (
     MIB,
-    PATIENT,
     BlockingRoute,
     basic,
     bcrypt_hash,
     connect,
+    event_loop,
     read_to_end,
+    running,
     serving,
     wait_until,
     worker_count,
     write_atomically,
 )
 from tests.unit.web.pki import Pki
-from tests.web import PATIENCE_S, ask
+from tests.web import PATIENCE_S, PATIENT, ask
 
-GET = b"GET / HTTP/1.1\r\nHost: node\r\n\r\n"
-GET_AS_ALICE = f"GET / HTTP/1.1\r\nAuthorization: {basic('alice', 'right')}\r\n\r\n".encode()
+GET = b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n"
+GET_AS_ALICE = f"GET / HTTP/1.1\r\nHost: localhost\r\nAuthorization: {basic('alice', 'right')}\r\n\r\n".encode()
 
 
 def broken(_: Request) -> Response:
@@ -89,7 +89,7 @@ def test_one_connection_carries_many_requests() -> None:
     with serving(ROUTES) as server, ExitStack() as stack:
         client = Client(stack, server.address)
         for number in range(20):
-            response = client.request(b"GET /?%d HTTP/1.1\r\n\r\n" % number)
+            response = client.request(b"GET /?%d HTTP/1.1\r\nHost: localhost\r\n\r\n" % number)
             assert response.startswith(b"HTTP/1.1 200 OK\r\n")
             assert b"Connection:" not in response
             assert response.endswith(b"\r\n\r\nok %d" % number)
@@ -98,16 +98,16 @@ def test_one_connection_carries_many_requests() -> None:
 def test_a_head_request_is_followed_by_the_next_request() -> None:
     with serving(ROUTES) as server, ExitStack() as stack:
         client = Client(stack, server.address)
-        assert client.request(b"HEAD / HTTP/1.1\r\n\r\n").endswith(b"\r\n\r\n")
+        assert client.request(b"HEAD / HTTP/1.1\r\nHost: localhost\r\n\r\n").endswith(b"\r\n\r\n")
         assert client.request().endswith(b"\r\n\r\nok ")
 
 
 def test_a_large_response_is_followed_by_the_next_request() -> None:
     with serving(ROUTES) as server, ExitStack() as stack:
-        client = Client(stack, server.address, sent=b"GET /large HTTP/1.1\r\n\r\n")
+        client = Client(stack, server.address, sent=b"GET /large HTTP/1.1\r\nHost: localhost\r\n\r\n")
         time.sleep(0.05)
         assert len(client.response()) > 16 * MIB
-        assert len(client.request(b"GET /large HTTP/1.1\r\n\r\n")) > 16 * MIB
+        assert len(client.request(b"GET /large HTTP/1.1\r\nHost: localhost\r\n\r\n")) > 16 * MIB
         assert client.request().endswith(b"\r\n\r\nok ")
 
 
@@ -115,17 +115,17 @@ def test_a_large_response_is_followed_by_the_next_request() -> None:
     ("raw", "status"),
     [
         (b"GET / HTTP/1.0\r\n\r\n", b"200"),
-        (b"GET / HTTP/1.1\r\nConnection: close\r\n\r\n", b"200"),
-        (b"GET / HTTP/1.1\r\nContent-Length: 3\r\n\r\nabc", b"200"),
-        (b"GET / HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n", b"200"),
-        (b"GET /none HTTP/1.1\r\n\r\n", b"404"),
-        (b"GET /unavailable HTTP/1.1\r\n\r\n", b"503"),
-        (b"GET /broken HTTP/1.1\r\n\r\n", b"500"),
-        (b"POST / HTTP/1.1\r\n\r\n", b"405"),
-        (b"BREW / HTTP/1.1\r\n\r\n", b"501"),
+        (b"GET / HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n", b"200"),
+        (b"GET / HTTP/1.1\r\nHost: localhost\r\nContent-Length: 3\r\n\r\nabc", b"200"),
+        (b"GET / HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n", b"200"),
+        (b"GET /none HTTP/1.1\r\nHost: localhost\r\n\r\n", b"404"),
+        (b"GET /unavailable HTTP/1.1\r\nHost: localhost\r\n\r\n", b"503"),
+        (b"GET /broken HTTP/1.1\r\nHost: localhost\r\n\r\n", b"500"),
+        (b"POST / HTTP/1.1\r\nHost: localhost\r\n\r\n", b"405"),
+        (b"BREW / HTTP/1.1\r\nHost: localhost\r\n\r\n", b"501"),
         (b"GET / HTTP/2.0\r\n\r\n", b"505"),
-        (b"GET / HTTP/1.1\r\nA : b\r\n\r\n", b"400"),
-        (b"GET /" + b"a" * 66_000 + b" HTTP/1.1\r\n\r\n", b"414"),
+        (b"GET / HTTP/1.1\r\nHost: localhost\r\nA : b\r\n\r\n", b"400"),
+        (b"GET /" + b"a" * 66_000 + b" HTTP/1.1\r\nHost: localhost\r\n\r\n", b"414"),
         (b"GET / HTTP/1.1\r\n" + b"A: b\r\n" * 101 + b"\r\n", b"431"),
     ],
 )
@@ -155,7 +155,9 @@ def test_of_pipelined_requests_only_the_first_is_answered() -> None:
     with serving(ROUTES) as server, ExitStack() as stack:
         client = Client(stack, server.address)
         client.request()
-        response = client.request(b"GET /?1 HTTP/1.1\r\n\r\nGET /?2 HTTP/1.1\r\n\r\n")
+        response = client.request(
+            b"GET /?1 HTTP/1.1\r\nHost: localhost\r\n\r\nGET /?2 HTTP/1.1\r\nHost: localhost\r\n\r\n"
+        )
         assert response.endswith(b"ok 1")
         assert b"\r\nConnection: close\r\n" in response
         assert client.rest() == b""
@@ -168,9 +170,9 @@ def test_a_request_during_a_response_waits_without_using_cpu(previous: int) -> N
         client = Client(stack, server.address)
         for _ in range(previous):
             client.request()
-        client.socket.sendall(b"GET /blocking HTTP/1.1\r\n\r\n")
+        client.socket.sendall(b"GET /blocking HTTP/1.1\r\nHost: localhost\r\n\r\n")
         assert route.entered.acquire(timeout=PATIENCE_S)
-        client.socket.sendall(b"GET /?next HTTP/1.1\r\n\r\n")
+        client.socket.sendall(b"GET /?next HTTP/1.1\r\nHost: localhost\r\n\r\n")
         start_s = time.process_time()
         time.sleep(0.5)
         assert time.process_time() - start_s < 0.25
@@ -187,7 +189,7 @@ def test_a_client_that_leaves_during_its_response_frees_its_connection(previous:
         client = Client(stack, server.address)
         for _ in range(previous):
             client.request()
-        client.socket.sendall(b"GET /blocking HTTP/1.1\r\n\r\n")
+        client.socket.sendall(b"GET /blocking HTTP/1.1\r\nHost: localhost\r\n\r\n")
         assert route.entered.acquire(timeout=PATIENCE_S)
         client.socket.close()
         route.release.set()
@@ -228,18 +230,24 @@ def test_an_idle_connection_outlives_the_client_timeout() -> None:
 
 def test_at_the_connection_limit_an_idle_connection_is_closed_first(caplog: pytest.LogCaptureFixture) -> None:
     limits = Limits(client_timeout_s=60, max_connections=3)
-    with serving(ROUTES, limits) as server, ExitStack() as stack, caplog.at_level(logging.INFO):
-        slow = Client(stack, server.address, sent=b"GET /")
-        older, newer = Client(stack, server.address), Client(stack, server.address)
+    listener = socket.create_server(("127.0.0.1", 0))
+    address = Address("127.0.0.1", listener.getsockname()[1])
+    with (
+        running(event_loop(listener, ROUTES, limits)) as loop,
+        ExitStack() as stack,
+        caplog.at_level(logging.INFO),
+    ):
+        slow = Client(stack, address, sent=b"GET /")
+        older, newer = Client(stack, address), Client(stack, address)
         # A client may be faster than the event loop, which has to see them idle in this order.
         older.request()
-        wait_until(lambda: len(server._event_loop._idle) == 1)
+        wait_until(lambda: len(loop._idle) == 1)
         newer.request()
-        wait_until(lambda: len(server._event_loop._idle) == 2)
-        assert ask(server.address, "/").status == 200
+        wait_until(lambda: len(loop._idle) == 2)
+        assert ask(address, "/").status == 200
         assert older.rest() == b""
         assert newer.request().endswith(b"ok ")
-        assert slow.request(b" HTTP/1.1\r\n\r\n").endswith(b"ok ")
+        assert slow.request(b" HTTP/1.1\r\nHost: localhost\r\n\r\n").endswith(b"ok ")
     assert caplog.messages == []
 
 
@@ -271,8 +279,7 @@ def test_from_the_second_request_on_nothing_is_registered_and_the_event_loop_is_
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     listener = socket.create_server(("127.0.0.1", 0))
-    policy = AccessPolicy()
-    loop = EventLoop(listener, Router(ROUTES, {}), lambda: policy, PATIENT)
+    loop = event_loop(listener, ROUTES, PATIENT)
     calls: list[str] = []
 
     def recorded(method: Callable[..., None]) -> Callable[..., None]:
@@ -320,7 +327,7 @@ def test_one_tls_handshake_is_enough_for_many_requests(pki: Pki) -> None:
 
 def test_bytes_that_tls_has_buffered_are_the_next_request(pki: Pki) -> None:
     """A request of the largest size: no event comes for what TLS has read beyond its end."""
-    line = b"GET /?large HTTP/1.1\r\n"
+    line = b"GET /?large HTTP/1.1\r\nHost: localhost\r\n"
     left = 128 * 1024 - len(line) - 3 * len(b"X: \r\n") - 2
     sizes = (left // 3, left // 3, left - 2 * (left // 3))
     raw = line + b"".join(b"X: %s\r\n" % (b"x" * size) for size in sizes) + b"\r\n"
@@ -329,11 +336,15 @@ def test_bytes_that_tls_has_buffered_are_the_next_request(pki: Pki) -> None:
         client = Client(stack, server.address)
         client.socket = stack.enter_context(pki.client().wrap_socket(client.socket, server_hostname="127.0.0.1"))
         client.socket.sendall(raw[:100])  # so that the request ends within a TLS record
-        assert client.request(raw[100:] + b"GET /?next HTTP/1.1\r\n\r\n").endswith(b"ok large")
+        assert client.request(raw[100:] + b"GET /?next HTTP/1.1\r\nHost: localhost\r\n\r\n").endswith(b"ok large")
         assert client.response().endswith(b"ok next")
 
 
-def test_a_changed_web_configuration_applies_to_open_connections(tmp_path: Path) -> None:
+def test_a_changed_web_configuration_applies_to_open_connections(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr("otel_gpu.web.access_policy._CHECK_S", 0.01)
+    caplog.set_level(logging.INFO)
     path = tmp_path / "web.yml"
     write_atomically(path, f"basic_auth_users:\n  alice: {bcrypt_hash('right')}\n")
     with serving(ROUTES, web_config=path) as server, ExitStack() as stack:
@@ -341,6 +352,7 @@ def test_a_changed_web_configuration_applies_to_open_connections(tmp_path: Path)
         for _ in range(2):
             assert client.request(GET_AS_ALICE)[9:12] == b"200"
         write_atomically(path, f"basic_auth_users:\n  alice: {bcrypt_hash('other')}\n")
+        wait_until(lambda: "the web configuration has changed and is applied" in caplog.messages)
         client.socket.sendall(GET_AS_ALICE)
         assert client.rest() == b"", "a client repeats an unanswered request on a new connection"
         assert Client(stack, server.address).request(GET_AS_ALICE)[9:12] == b"401"

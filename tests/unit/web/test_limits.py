@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import logging
+import select
 import socket
 import threading
 from collections.abc import Mapping
@@ -13,14 +14,14 @@ from typing import Any
 import pytest
 
 from otel_gpu.config.values import Address
-from otel_gpu.web.access_policy import AccessPolicy
+from otel_gpu.web.bodies import Bodies, CycleBody
 from otel_gpu.web.request import Request
 from otel_gpu.web.response import Response
-from otel_gpu.web.router import Route, Router
-from otel_gpu.web.server import EventLoop, Limits
-from tests.unit.web.harness import HTTP_1_0, MIB, BlockingRoute, connect, read_to_end, serving
+from otel_gpu.web.router import Route
+from otel_gpu.web.server import Limits, WebServer, limits_within
+from tests.unit.web.harness import HTTP_1_0, MIB, BlockingRoute, connect, event_loop, read_to_end, serving, wait_until
 from tests.unit.web.pki import Pki
-from tests.web import PATIENCE_S, ask, say
+from tests.web import ANY_PORT, PATIENCE_S, ask, say
 
 SMALL = 4096
 """A receive buffer for a client that reads hardly anything by itself."""
@@ -33,15 +34,115 @@ def test_clients_that_read_nothing_hold_no_worker_and_limited_memory() -> None:
         calls.append(1)
         return Response(b"x" * (16 * MIB + len(calls)))  # a different body for each request
 
-    limits = Limits(client_timeout_s=60, busy_client_timeout_s=0.2, max_unsent_bytes=32 * MIB, max_threads=1)
+    limits = Limits(client_timeout_s=60, busy_client_timeout_s=0.2, max_threads=1)
     routes: Mapping[str, Route] = {"/large": large, "/": lambda _: Response("ok")}
-    with serving(routes, limits) as server, ExitStack() as stack:
+    bodies = Bodies(33 * MIB)
+    with serving(routes, limits, bodies=bodies) as server, ExitStack() as stack:
         request = b"GET /large HTTP/1.0\r\n\r\n"
         clients = [connect(stack, server.address, request, receive_bytes=SMALL) for _ in range(6)]
-        # Two of them fill the memory. The next request is answered after the busy timeout, long before a minute.
+        # Two of them fill the memory. Others wait for the busy timeout, and a small response does not wait.
         assert ask(server.address, "/").body == "ok"
-        assert len(calls) > 2
+        wait_until(lambda: len(calls) > 5)
+        assert bodies.used_bytes <= 33 * MIB
         assert sum(len(read_to_end(client)) < 16 * MIB for client in clients) >= 2
+
+
+class Cycles:
+    """A route whose body of 8 MiB is shared by all clients of a cycle."""
+
+    def __init__(self, bodies: Bodies) -> None:
+        self.cycle = 1
+        self._bodies = bodies
+
+    def route(self, request: Request) -> Response:
+        cycle = self.cycle
+        return Response(CycleBody(self._bodies, request.path, cycle, lambda: [b"%d" % cycle, b"x" * (8 * MIB)]))
+
+
+def test_clients_of_old_cycles_are_closed_first_for_a_response_that_waits_for_memory() -> None:
+    bodies = Bodies(25 * MIB)
+    cycles = Cycles(bodies)
+    limits = Limits(client_timeout_s=60, busy_client_timeout_s=0.1)
+    with serving({"/": cycles.route, "/other": cycles.route}, limits, bodies=bodies) as server, ExitStack() as stack:
+        held = []
+        for cycles.cycle in (1, 2, 3):
+            held.append(connect(stack, server.address, HTTP_1_0, receive_bytes=SMALL))
+            assert held[-1].recv(1) == b"H"
+        other = ask(server.address, "/other").body  # a body more of the newest cycle: one has to go
+        assert other.startswith("3x")
+        assert bodies.used_bytes <= 25 * MIB
+        lengths = [len(read_to_end(client)) for client in held]
+    assert lengths[0] < 8 * MIB < min(lengths[1:])
+
+
+def test_an_honest_scraper_is_served_in_every_cycle_beside_clients_that_read_nothing() -> None:
+    bodies = Bodies(20 * MIB)
+    cycles = Cycles(bodies)
+    limits = Limits(client_timeout_s=60, busy_client_timeout_s=0.1)
+    with serving({"/": cycles.route}, limits, bodies=bodies) as server, ExitStack() as stack:
+        for cycles.cycle in range(1, 11):
+            for _ in range(5):
+                connect(stack, server.address, HTTP_1_0, receive_bytes=SMALL)
+            answer = ask(server.address, "/")
+            assert (answer.status, len(answer.body)) == (200, 8 * MIB + len(str(cycles.cycle)))
+            assert bodies.used_bytes <= 20 * MIB
+
+
+def test_a_response_for_which_there_is_never_room_becomes_503() -> None:
+    bodies = Bodies(MIB)
+    limits = Limits(client_timeout_s=0.3)
+    with serving({"/": Cycles(bodies).route}, limits, bodies=bodies) as server:
+        answer = ask(server.address, "/")
+    assert (answer.status, answer.body) == (503, "too many responses at a time; try again\n")
+    assert answer.headers["Retry-After"] == "5"
+
+
+def test_all_listeners_of_a_server_share_its_limits() -> None:
+    bodies = Bodies(12 * MIB)
+    cycles = Cycles(bodies)
+    server = WebServer(limits=Limits(client_timeout_s=60, max_connections=2, busy_client_timeout_s=0.1), bodies=bodies)
+    first, second = (server.listen(ANY_PORT, {"/": cycles.route}).address for _ in range(2))
+    server.start()
+    try:
+        with ExitStack() as stack:
+            slow = connect(stack, first, HTTP_1_0, receive_bytes=SMALL)
+            assert slow.recv(1) == b"H"
+            cycles.cycle = 2
+            assert ask(second, "/").status == 200
+            assert len(read_to_end(slow)) < 8 * MIB
+            silent = [connect(stack, address) for address in (first, second, first)]
+            wait_until(lambda: len(select.select(silent, [], [], 0)[0]) == 1)  # one is closed
+            assert ask(second, "/").status == 200
+            assert len(select.select(silent, [], [], PATIENCE_S)[0]) == 2
+    finally:
+        server.stop()
+
+
+def test_a_client_that_reads_nothing_is_closed_for_a_new_one_before_one_that_reads() -> None:
+    listener = socket.create_server(("127.0.0.1", 0))
+    loop = event_loop(listener, {}, Limits(max_connections=2, client_timeout_s=60))
+    with ExitStack() as stack:
+        address = Address("127.0.0.1", listener.getsockname()[1])
+        for _ in range(2):
+            connect(stack, address)
+            loop._accept(loop._sites[0])
+        slow_but_reading, silent = loop._active
+        silent.progress_s -= 1
+        connect(stack, address)
+        loop._accept(loop._sites[0])
+        assert slow_but_reading in loop._active
+        assert silent not in loop._active
+        loop.close()
+        loop.run()  # only cleans up
+
+
+@pytest.mark.parametrize(
+    ("descriptors", "connections", "streams"),
+    [(65_536, 512, 64), (1024, 512, 64), (400, 115, 28), (64, 12, 3), (1, 1, 1)],
+)
+def test_connections_leave_descriptors_for_everything_else(descriptors: int, connections: int, streams: int) -> None:
+    limits = limits_within(descriptors)
+    assert (limits.max_connections, limits.max_streams) == (connections, streams)
 
 
 def test_the_number_of_workers_is_limited_and_other_requests_wait() -> None:
@@ -186,7 +287,7 @@ def test_without_a_file_descriptor_the_server_waits_until_there_is_one() -> None
     listener.bind(("127.0.0.1", 0))
     listener.listen()
     address = Address("127.0.0.1", listener.getsockname()[1])
-    loop = EventLoop(listener, Router({"/": lambda _: Response("ok")}, {}), AccessPolicy, Limits())
+    loop = event_loop(listener, {"/": lambda _: Response("ok")}, Limits())
     thread = threading.Thread(target=loop.run)
     thread.start()
     try:
@@ -199,14 +300,14 @@ def test_without_a_file_descriptor_the_server_waits_until_there_is_one() -> None
 
 def test_a_late_event_of_a_closed_connection_does_not_affect_the_next_owner_of_its_descriptor() -> None:
     listener = socket.create_server(("127.0.0.1", 0))
-    loop = EventLoop(listener, Router({}, {}), AccessPolicy, Limits(max_connections=1, client_timeout_s=60))
+    loop = event_loop(listener, {}, Limits(max_connections=1, client_timeout_s=60))
     with ExitStack() as stack:
         address = Address("127.0.0.1", listener.getsockname()[1])
         connect(stack, address)
-        loop._accept()
+        loop._accept(loop._sites[0])
         (first,) = loop._active
         connect(stack, address)
-        loop._accept()  # replaces the first
+        loop._accept(loop._sites[0])  # replaces the first
         (second,) = loop._active
         second.descriptor = first.descriptor  # as the kernel may assign it
         loop._advance(first)

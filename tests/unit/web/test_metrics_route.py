@@ -7,6 +7,7 @@ from dataclasses import replace
 from otel_gpu.config.values import Address
 from otel_gpu.export.prometheus import Exposition, PrometheusRenderer
 from otel_gpu.metrics.series import Collection
+from otel_gpu.web.bodies import Bodies, CycleBody
 from otel_gpu.web.endpoints import METRICS_PATH, metrics_route
 from otel_gpu.web.request import Request
 from otel_gpu.web.response import Response
@@ -27,14 +28,14 @@ class RenderRecorder(PrometheusRenderer):
         super().__init__(RESOURCES)
         self.expositions: list[Exposition] = []
 
-    def render(self, collection: Collection, exposition: Exposition) -> bytes:
-        self.expositions.append(exposition)
-        return super().render(collection, exposition)
+    def parts(self, collection: Collection, form: Exposition) -> Iterator[bytes]:
+        self.expositions.append(form)
+        return super().parts(collection, form)
 
 
 @contextmanager
 def serving_metrics(collect: Callable[[], Collection | None]) -> Iterator[Address]:
-    route = metrics_route(collect, PrometheusRenderer(RESOURCES))
+    route = metrics_route(collect, PrometheusRenderer(RESOURCES), Bodies())
     with serving({"/": lambda _: Response("page"), METRICS_PATH: route}) as server:
         yield server.address
 
@@ -61,10 +62,12 @@ def test_each_cycle_is_rendered_once_per_format() -> None:
     next_cycle = replace(simulated(seed=2), time_ns=cycle.time_ns + 1)
     renderer = RenderRecorder()
     collected = [cycle]
-    route = metrics_route(lambda: collected[-1], renderer)
+    route = metrics_route(lambda: collected[-1], renderer, Bodies())
 
-    def scrape(accept: str = "") -> str | bytes:
-        return route(Request("/metrics", headers={"accept": accept})).body
+    def scrape(accept: str = "") -> bytes:
+        body = route(Request("/metrics", headers={"accept": accept})).body
+        assert isinstance(body, CycleBody)
+        return body.plain().data
 
     first = scrape()
     collected.append(replace(cycle))  # the same cycle in another object

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import socket
 import ssl
 from collections.abc import Iterator
@@ -14,8 +15,8 @@ import trustme
 
 from otel_gpu.config.values import Address
 from otel_gpu.errors import UsageError
-from otel_gpu.web.server import WebServer
-from tests.unit.web.harness import ROUTES, basic, bcrypt_hash, connect, serving, write_atomically
+from otel_gpu.web.server import WebListener
+from tests.unit.web.harness import ROUTES, basic, bcrypt_hash, connect, serving, wait_until, write_atomically
 from tests.unit.web.pki import Pki
 from tests.web import PATIENCE_S, ask, say
 
@@ -28,7 +29,7 @@ def mutual(kind: str) -> str:
 
 
 @pytest.fixture(scope="module")
-def users(tmp_path_factory: pytest.TempPathFactory) -> Iterator[WebServer]:
+def users(tmp_path_factory: pytest.TempPathFactory) -> Iterator[WebListener]:
     path = tmp_path_factory.mktemp("users") / "web.yml"
     path.write_text(
         f"basic_auth_users:\n  alice: {bcrypt_hash('right')}\n"
@@ -115,8 +116,12 @@ def test_a_connection_ends_with_a_close_notify(pki: Pki) -> None:
 
 
 def test_an_invalid_web_configuration_is_an_error_before_the_address_is_bound(pki: Pki) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as taken, pytest.raises(UsageError, match="cert_file"):
-        WebServer(Address("127.0.0.1", taken.getsockname()[1]), ROUTES, pki.config(cert="none.crt"))
+    with (
+        socket.create_server(("127.0.0.1", 0)) as taken,
+        pytest.raises(UsageError, match="cert_file"),
+        serving(ROUTES, address=Address("127.0.0.1", taken.getsockname()[1]), web_config=pki.config(cert="none.crt")),
+    ):
+        pass
 
 
 # ---------------------------------------------------------------------------- client certificates
@@ -155,7 +160,7 @@ def test_only_certificates_with_an_allowed_name_are_accepted(pki: Pki) -> None:
 # ---------------------------------------------------------------------------- passwords and headers
 
 
-def test_the_correct_password_gives_access_to_every_path(users: WebServer) -> None:
+def test_the_correct_password_gives_access_to_every_path(users: WebListener) -> None:
     assert [
         ask(users.address, path, headers={"Authorization": basic("alice", "right")}).status
         for path in ("/", "/healthz", "/x")
@@ -168,37 +173,43 @@ def test_the_correct_password_gives_access_to_every_path(users: WebServer) -> No
 
 @pytest.mark.parametrize("authorization", [None, basic("alice", "wrong"), basic("mallory", "right"), "x"])
 @pytest.mark.parametrize("path", ["/", "/healthz", "/none"])
-def test_without_the_password_every_path_gives_401(users: WebServer, authorization: str | None, path: str) -> None:
+def test_without_the_password_every_path_gives_401(users: WebListener, authorization: str | None, path: str) -> None:
     answer = ask(users.address, path, headers={} if authorization is None else {"Authorization": authorization})
     assert (answer.status, answer.body) == (401, "user name and password required\n")
     assert answer.headers["WWW-Authenticate"] == "Basic"
 
 
 @pytest.mark.parametrize("method", ["HEAD", "POST", "OPTIONS"])
-def test_other_methods_need_the_password_as_well(users: WebServer, method: str) -> None:
+def test_other_methods_need_the_password_as_well(users: WebListener, method: str) -> None:
     assert ask(users.address, "/", method).status == 401
 
 
-def test_configured_headers_are_sent_and_an_empty_one_is_removed(users: WebServer) -> None:
+def test_configured_headers_are_sent_and_an_empty_one_is_removed(users: WebListener) -> None:
     headers = ask(users.address, "/").headers
     assert headers["X-Frame-Options"] == "deny"
     assert "Content-Security-Policy" not in headers
     assert headers["X-Content-Type-Options"] == "nosniff"
 
 
-def test_a_changed_web_configuration_applies_to_the_next_request(tmp_path: Path) -> None:
+def test_a_changed_web_configuration_applies_soon(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr("otel_gpu.web.access_policy._CHECK_S", 0.01)
+    caplog.set_level(logging.INFO)
     path = tmp_path / "web.yml"
 
     def write(password: str, option: str) -> None:
         users = f"basic_auth_users:\n  alice: {bcrypt_hash(password)}\n"
         write_atomically(path, f"{users}http_server_config:\n  headers:\n    X-Frame-Options: {option}\n")
 
-    request = f"GET / HTTP/1.1\r\nAuthorization: {basic('alice', 'right')}\r\n\r\n".encode()
+    request = f"GET / HTTP/1.1\r\nHost: localhost\r\nAuthorization: {basic('alice', 'right')}\r\n\r\n".encode()
     write("right", "deny")
     found = []
     with serving(web_config=path) as server:
         for password, option in (("right", "deny"), ("other", "deny"), ("right", "sameorigin")):
+            caplog.clear()
             write(password, option)
+            wait_until(lambda: "the web configuration has changed and is applied" in caplog.messages)
             for _ in range(2):
                 response = say(server.address, request)
                 found.append((response[9:12], b"\r\nX-Frame-Options: %s\r\n" % option.encode() in response))

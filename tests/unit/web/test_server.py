@@ -13,8 +13,8 @@ from otel_gpu.web.request import Request
 from otel_gpu.web.response import Response
 from otel_gpu.web.router import Route
 from otel_gpu.web.server import WebServer
-from tests.unit.web.harness import ANY_PORT, HTTP_1_0, serving
-from tests.web import ask, say
+from tests.unit.web.harness import HTTP_1_0, serving
+from tests.web import ANY_PORT, ask, say
 
 
 def broken(_: Request) -> Response:
@@ -155,7 +155,7 @@ def test_text_that_utf_8_cannot_encode_is_escaped(web: Address) -> None:
         b"GET / HTTP/9.9\r\n\r\n",
         b"\x16\x03\x01\x02\x00\x01",
         b"GET /" + b"a" * 70_000,
-        b"GET / HTTP/1.1\r\nContent-Len",
+        b"GET / HTTP/1.1\r\nHost: localhost\r\nContent-Len",
     ],
     ids=["empty", "blank line", "garbage", "unknown version", "TLS", "endless line", "half a header"],
 )
@@ -172,8 +172,8 @@ def test_a_malformed_request_affects_its_connection_only(
     [
         (b"garbage\r\n\r\n", b"400 Bad Request"),
         (b"GET / HTTP/9.9\r\n\r\n", b"505 HTTP Version Not Supported"),
-        (b"GET / HTTP/1.1\r\nA: b\r\n folded\r\n\r\n", b"400 Bad Request"),
-        (b"BREW / HTTP/1.1\r\n\r\n", b"501 Not Implemented"),
+        (b"GET / HTTP/1.1\r\nHost: localhost\r\nA: b\r\n folded\r\n\r\n", b"400 Bad Request"),
+        (b"BREW / HTTP/1.1\r\nHost: localhost\r\n\r\n", b"501 Not Implemented"),
     ],
 )
 def test_an_error_response_is_a_complete_response(web: Address, raw: bytes, status: bytes) -> None:
@@ -205,17 +205,19 @@ def test_the_url_of_a_wildcard_address_is_the_loopback_address() -> None:
 
 def test_an_ipv6_address_is_served_if_the_host_has_ipv6() -> None:
     try:
-        server = WebServer(Address("::1", 0), ROUTES)
+        with serving(ROUTES, address=Address("::1", 0)) as server:
+            assert server.url == f"http://[::1]:{server.address.port}"
     except UsageError as error:
         assert "cannot listen on [::1]:0: " in str(error)  # noqa: PT017 - depends on the host
-        return
-    assert server.url == f"http://[::1]:{server.address.port}"
-    server.stop()
 
 
 def test_an_address_in_use_is_an_error_with_a_remedy() -> None:
-    with serving(ROUTES) as server, pytest.raises(UsageError) as caught:
-        WebServer(server.address, ROUTES)
+    with (
+        serving(ROUTES) as server,
+        pytest.raises(UsageError) as caught,
+        serving(ROUTES, address=server.address),
+    ):
+        pass
     assert str(caught.value) == (
         f"cannot listen on {server.address}: Address already in use; "
         "choose another with --listen HOST:PORT (port 0: any free one)"
@@ -224,14 +226,15 @@ def test_an_address_in_use_is_an_error_with_a_remedy() -> None:
 
 @pytest.mark.parametrize("host", ["192.0.2.1", "é" * 70, "\ud800", "a\0b"], ids=ascii)
 def test_a_host_that_cannot_be_bound_is_an_error(host: str) -> None:
-    with pytest.raises(UsageError, match="cannot listen on "):
-        WebServer(Address(host, 0), ROUTES)
+    with pytest.raises(UsageError, match="cannot listen on "), serving(ROUTES, address=Address(host, 0)):
+        pass
 
 
 def test_a_closed_server_frees_its_address_even_if_never_started() -> None:
-    server = WebServer(ANY_PORT, ROUTES)
+    server = WebServer()
+    first = server.listen(ANY_PORT, ROUTES)
     server.stop()
-    with serving(ROUTES, address=server.address) as again:
+    with serving(ROUTES, address=first.address) as again:
         assert ask(again.address, "/").status == 200
     with serving(ROUTES, address=again.address) as third:
-        assert third.address == server.address
+        assert third.address == first.address

@@ -7,26 +7,27 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
+from otel_gpu.web.bodies import Body
 from otel_gpu.web.request import Request
 from otel_gpu.web.response import Feed, Response, Stream
 from otel_gpu.web.server import Limits, WebServer
 from tests.unit.web.harness import (
-    ANY_PORT,
     MIB,
     basic,
     bcrypt_hash,
     connect,
     read_to_end,
+    serving,
     wait_until,
     worker_count,
 )
 from tests.unit.web.pki import Pki
-from tests.web import PATIENCE_S, ask
+from tests.web import ANY_PORT, PATIENCE_S, ask
 
 LARGE = 8 * MIB
 """More than the kernel buffers for a client that reads nothing."""
 
-GET_EVENTS = b"GET /events HTTP/1.1\r\nHost: node\r\nAccept-Encoding: gzip\r\n\r\n"
+GET_EVENTS = b"GET /events HTTP/1.1\r\nHost: localhost\r\nAccept-Encoding: gzip\r\n\r\n"
 PATIENT = Limits(client_timeout_s=60, heartbeat_s=60)
 
 
@@ -61,10 +62,14 @@ class StreamServer:
         self.feed = Feed()
         self._stack = stack
         routes = {"/events": self._events, "/": lambda _: Response("ok")}
-        self.server = WebServer(ANY_PORT, routes, web_config, limits=limits)
-        self.address = self.server.address
-        self.server.start()
+        self.server = WebServer(limits=limits)
         stack.callback(self.server.stop)
+        self.address = self.server.listen(ANY_PORT, routes, web_config).address
+        self.server.start()
+
+    def publish(self, frame: bytes) -> None:
+        """Send a frame to all clients."""
+        self.feed.publish(Body(frame))
 
     def _events(self, _: Request) -> Response:
         return Response(b"first;", "text/event-stream", stream=Stream(self.feed, self.feed.latest))
@@ -97,14 +102,14 @@ def test_the_body_comes_at_once_and_each_frame_when_it_is_published() -> None:
         assert b"Content-Encoding" not in head
         assert client.read_until(b"first;") == b"first;"
         for frame in (b"one;", b"two;", b"three;"):
-            server.feed.publish(frame)
+            server.publish(frame)
             assert client.read_until(b";") == frame
 
 
 def test_a_frame_goes_to_all_streams_without_a_thread_for_each() -> None:
     with streaming() as server:
         clients = [server.streaming_client() for _ in range(64)]
-        server.feed.publish(b"x" * MIB + b";")
+        server.publish(b"x" * MIB + b";")
         assert {len(client.read_until(b";")) for client in clients} == {MIB + 1}
         assert worker_count() <= Limits().max_threads
         assert ask(server.address, "/").body == "ok"
@@ -113,16 +118,14 @@ def test_a_frame_goes_to_all_streams_without_a_thread_for_each() -> None:
 def test_a_frame_published_while_the_response_is_made_is_not_lost() -> None:
     with ExitStack() as stack:
         feed = Feed()
-        feed.publish(b"old;")
+        feed.publish(Body(b"old;"))
 
         def events(_: Request) -> Response:
             response = Response(b"first;", "text/event-stream", stream=Stream(feed, feed.latest))
-            feed.publish(b"new;")
+            feed.publish(Body(b"new;"))
             return response
 
-        server = WebServer(ANY_PORT, {"/events": events}, limits=PATIENT)
-        server.start()
-        stack.callback(server.stop)
+        server = stack.enter_context(serving({"/events": events}, PATIENT))
         client = Reader(connect(stack, server.address, GET_EVENTS))
         assert client.read_until(b"new;").endswith(b"\r\n\r\nfirst;new;")
 
@@ -131,10 +134,10 @@ def test_a_slow_client_gets_the_latest_frame_and_not_those_before() -> None:
     with streaming() as server:
         slow = server.streaming_client(receive_bytes=4096)
         large = b"x" * LARGE + b"large;"
-        server.feed.publish(large)
+        server.publish(large)
         assert slow.read_until(b"x") == b"x"  # the frame is being sent
         for number in range(100):
-            server.feed.publish(b"%d;" % number)
+            server.publish(b"%d;" % number)
         assert len(slow.read_until(b"large;")) == len(large) - 1
         assert slow.read_until(b";") == b"99;"
 
@@ -142,10 +145,10 @@ def test_a_slow_client_gets_the_latest_frame_and_not_those_before() -> None:
 def test_a_client_that_does_not_read_is_dropped_and_others_are_served() -> None:
     with streaming(Limits(client_timeout_s=1.5, heartbeat_s=60)) as server:
         stuck, reading = server.streaming_client(receive_bytes=4096), server.streaming_client()
-        server.feed.publish(b"x" * LARGE + b";")
+        server.publish(b"x" * LARGE + b";")
         reading.read_until(b";")
         wait_until(lambda: len(server.feed._notify) == 1)
-        server.feed.publish(b"next;")
+        server.publish(b"next;")
         assert reading.read_until(b"next;") == b"next;"
         assert len(stuck.rest()) < LARGE
 
@@ -154,7 +157,7 @@ def test_a_stream_without_a_frame_outlives_the_client_timeout() -> None:
     with streaming(Limits(client_timeout_s=0.1, heartbeat_s=60)) as server:
         client = server.streaming_client()
         assert server.client(request=b"GET").rest() == b""  # an incomplete request times out meanwhile
-        server.feed.publish(b"frame;")
+        server.publish(b"frame;")
         assert client.read_until(b"frame;") == b"frame;"
 
 
@@ -173,7 +176,7 @@ def test_streams_do_not_count_as_connections() -> None:
     with streaming(Limits(max_connections=1, client_timeout_s=60)) as server:
         clients = [server.streaming_client() for _ in range(3)]  # one after the other
         assert ask(server.address, "/").body == "ok"
-        server.feed.publish(b"frame;")
+        server.publish(b"frame;")
         assert [client.read_until(b"frame;") for client in clients] == [b"frame;"] * 3
 
 
@@ -181,7 +184,7 @@ def test_a_stream_without_a_frame_gets_heartbeats() -> None:
     with streaming(Limits(heartbeat_s=0.05)) as server:
         client = server.streaming_client()
         assert client.read_until(b":\n\n:\n\n") == b":\n\n:\n\n"
-        server.feed.publish(b"frame;")
+        server.publish(b"frame;")
         assert client.read_until(b"frame;").replace(b":\n\n", b"") == b"frame;"
         assert client.read_until(b"\n\n") == b":\n\n"  # the frame is not repeated
 
@@ -192,29 +195,29 @@ def test_a_client_that_closes_its_connection_is_unsubscribed() -> None:
         assert server.feed.has_subscribers
         client.client.close()
         wait_until(lambda: not server.feed.has_subscribers)
-        server.feed.publish(b"frame;")
+        server.publish(b"frame;")
         assert ask(server.address, "/").body == "ok"
 
 
 def test_input_during_a_stream_is_discarded() -> None:
     with streaming() as server:
         client = server.streaming_client()
-        client.client.sendall(b"GET / HTTP/1.1\r\n\r\n" * 100)
-        server.feed.publish(b"frame;")
+        client.client.sendall(b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n" * 100)
+        server.publish(b"frame;")
         assert client.read_until(b"frame;") == b"frame;"
 
 
 def test_a_stream_may_start_on_a_connection_with_earlier_requests() -> None:
     with streaming() as server:
-        client = server.client(request=b"GET / HTTP/1.1\r\n\r\n")
+        client = server.client(request=b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n")
         for _ in range(2):
             client.read_until(b"\r\n\r\nok")
-            client.client.sendall(b"GET / HTTP/1.1\r\n\r\n")
+            client.client.sendall(b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n")
         client.read_until(b"\r\n\r\nok")
         client.client.sendall(GET_EVENTS)
         client.read_until(b"first;")
         for frame in (b"one;", b"x" * LARGE + b";"):
-            server.feed.publish(frame)
+            server.publish(frame)
             assert client.read_until(b";") == frame
         client.client.close()
         wait_until(lambda: not server.feed.has_subscribers)
@@ -242,12 +245,12 @@ def test_a_stream_works_over_tls_with_a_password(pki: Pki) -> None:
         assert not server.feed.has_subscribers
         with socket.create_connection((server.address.host, server.address.port), PATIENCE_S) as plain:
             client = pki.client().wrap_socket(plain, server_hostname="127.0.0.1")
-            request = f"GET /events HTTP/1.1\r\nAuthorization: {basic('alice', 'right')}\r\n\r\n"
+            request = f"GET /events HTTP/1.1\r\nHost: localhost\r\nAuthorization: {basic('alice', 'right')}\r\n\r\n"
             client.sendall(request.encode())
             reader = Reader(client)
             reader.read_until(b"first;")
             for frame in (b"one;", b"x" * MIB + b";"):
-                server.feed.publish(frame)
+                server.publish(frame)
                 assert reader.read_until(b";") == frame
             client.close()
         wait_until(lambda: not server.feed.has_subscribers)

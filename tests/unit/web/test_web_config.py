@@ -228,3 +228,12 @@ def test_a_missing_file_is_an_error_with_its_path(tmp_path: Path) -> None:
     assert str(caught.value) == (
         f"cannot read the web configuration file {tmp_path}/web.yml: No such file or directory"
     )
+
+
+@pytest.mark.parametrize("cost", [15, 31])
+def test_a_password_whose_check_takes_too_long_is_refused(cost: int) -> None:
+    hashed = f"$2y${cost}$" + "a" * 53
+    text = parse_error(f"basic_auth_users:\n  alice: {hashed}\n")
+    assert text.startswith(f"web.yml:2: basic_auth_users: the hash of 'alice' has cost {cost}, and a check of its ")
+    assert text.endswith(" s; use a cost of at most 14, for example 10")
+    assert hashed not in text
