@@ -165,7 +165,7 @@ def _is_possible(option: Option, value: Any, config: Config) -> bool:
             return True
         case field:
             own = attrgetter(field)(config)
-            return bool(value == (option.usual if own is None else own))
+            return bool(value == (option.default if own is None else own))
 
 
 def _refuse_same_port(config: Config, resolved: Sequence[Listener], where: str) -> None:

@@ -11,7 +11,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final
 
 from otel_gpu.config.compat import resolve_listeners
-from otel_gpu.config.groups import Config, build_config
+from otel_gpu.config.groups import Config, Environment, build_config
 from otel_gpu.config.schema import BY_KEY, SETTINGS
 from otel_gpu.config.setting import RawValue, Setting, quoted
 from otel_gpu.errors import UsageError
@@ -28,6 +28,15 @@ _MANY: Final = 8
 
 _SIMILAR: Final = 0.65
 """A word is proposed for another from this ratio of ``difflib`` on. The ratio of "fro" and "for" is 0.67."""
+
+_ENVIRONMENTS: Final[Mapping[str, Collection[Environment]]] = {
+    **dict.fromkeys(("docker-host", "docker-tls-verify", "docker-cert-path"), (Environment.AUTO, Environment.DOCKER)),
+    "podman-host": (Environment.AUTO, Environment.PODMAN),
+    **dict.fromkeys(
+        ("cri-socket", "pod-resources-socket", "kubernetes-api"), (Environment.AUTO, Environment.KUBERNETES)
+    ),
+}
+"""The values of ``environment`` with which the settings of a name source are used."""
 
 _RETENTION: Final = (BY_KEY["retention"].default, DEFAULT)
 
@@ -85,7 +94,11 @@ class Resolved:
         parsed = self.parsed[value.key]
         text = "" if parsed is None else setting.shown(setting.type.text(parsed))
         plain = replace(value, text=text or setting.when_empty or "none")
-        return plain if isinstance(self.config, UsageError) else _derived(plain, self.config, environment)
+        if isinstance(self.config, UsageError):
+            return plain
+        if self.config.names.environment not in _ENVIRONMENTS.get(value.key, Environment):
+            return Value(value.key, "not used", "environment")
+        return _derived(plain, self.config, environment)
 
 
 def _derived(value: Value, config: Config, environment: Mapping[str, str]) -> Value:

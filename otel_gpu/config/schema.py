@@ -218,7 +218,7 @@ SETTINGS: Final[tuple[Setting, ...]] = (
     Setting(
         "podman-host", "names.podman_host", "", _DAEMON, Topic.NAMES, "address of Podman",
         also_variables=("CONTAINER_HOST",), shown=values.without_secrets,
-        when_empty="/run/podman/podman.sock and the users' sockets",
+        when_empty="/run/podman/podman.sock, and podman/podman.sock in $XDG_RUNTIME_DIR and in /run/user/*",
     ),
     Setting(
         "cri-socket", "names.cri_socket", "", _SOCKET, Topic.NAMES,
@@ -229,7 +229,7 @@ SETTINGS: Final[tuple[Setting, ...]] = (
     Setting(
         "pod-resources-socket", "names.pod_resources_socket", "", _SOCKET, Topic.NAMES,
         "the kubelet's socket for the devices granted to pods",
-        when_empty="/var/lib/kubelet/pod-resources/kubelet.sock",
+        when_empty="the kubelet's socket: standard, k0s or MicroK8s",
     ),
     Setting(
         "kubernetes-api", "names.kubernetes_api", "auto", choice(KubernetesApi), Topic.NAMES,

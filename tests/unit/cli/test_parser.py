@@ -386,6 +386,12 @@ def test_config_prints_each_value_with_its_origin(run: Callable[..., Line], monk
         ([], {"OTEL_RESOURCE_ATTRIBUTES": "service.name=a"}, ("service-name", "a", "resource-attributes")),
         ([], {}, ("docker-cert-path", "~/.docker", "default")),
         ([], {}, ("price-kwh", "none", "default")),
+        ([], {}, ("pod-resources-socket", "the kubelet's socket: standard, k0s or MicroK8s", "default")),
+        (["--environment", "host"], {}, ("docker-host", "not used", "environment")),
+        (["--environment", "docker"], {}, ("docker-host", "unix:///var/run/docker.sock", "default")),
+        (["--environment", "docker"], {"CONTAINER_HOST": "/p.sock"}, ("podman-host", "not used", "environment")),
+        (["--environment", "slurm"], {}, ("cri-socket", "not used", "environment")),
+        (["--environment", "kubernetes", "--cri-socket", "/c.sock"], {}, ("cri-socket", "/c.sock", "--cri-socket")),
     ],
 )
 def test_config_shows_the_value_in_force(
