@@ -286,7 +286,7 @@ COMMANDS: Final[Mapping[str, Command]] = {
         ),
         Command(
             "config",
-            "show the effective configuration and the origin of each value",
+            "show the effective configuration of run and the origin of each value",
             "otel-gpu config --config /etc/otel-gpu/config.yaml",
             _config,
             _ALL,
