@@ -21,6 +21,7 @@ from otel_gpu.sources.proc.host import (
     pid_namespace_is_initial,
 )
 from otel_gpu.sources.proc.pid_trust import pid_trust
+from otel_gpu.view.text import plural
 
 _NEEDED: Final = {"SYS_PTRACE": 19, "DAC_READ_SEARCH": 2}
 """Capabilities and their bits in linux/capability.h."""
@@ -119,7 +120,7 @@ def _pod_processes(own: OwnPod, gpus: GpuRead, processes: ProcessRead) -> Iterat
     on_gpus = [processes.processes[pid] for pid in listed_pids(gpus) & processes.processes.keys()]
     count = sum(1 for facts in on_gpus if own.pod.has(facts.workload, None))
     if count:
-        yield ok("pod", f"{count} process{'' if count == 1 else 'es'} of the pod seen on GPUs")
+        yield ok("pod", f"{plural(count, 'process')} of the pod seen on GPUs")
     else:
         yield unused("pod", "no process of the pod is seen on a GPU", _SHARED_PIDS_FIX)
 
