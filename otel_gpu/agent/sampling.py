@@ -173,6 +173,12 @@ class Sampling:
         self._stopped = True
         self._services.stop()
 
+    def sample(self) -> Report:
+        """Run one cycle now, for a command that does not start the sampler."""
+        report = self.engine.sample()
+        self.account.observe(report)
+        return report
+
     def restored(self) -> Collection | None:
         """Metrics with the counters restored from an earlier run; ``None`` if none were restored."""
         report = None if self._attributor is None else self._attributor.restored
