@@ -40,7 +40,7 @@ def parse_listeners(text: str) -> tuple[Listener, ...]:
 def parse_flags(text: str) -> dict[str, str]:
     """Flags in the syntax of Go's package ``flag``: ``-name=value``, ``--name=value``, ``--name value``.
 
-    A flag without a value is true if it is a switch. Of two values the last counts.
+    A flag without a value is true if it is a switch. The last of several values counts.
     """
     if not text.strip():
         return {}

@@ -208,11 +208,11 @@ EXPORTERS: Final[Mapping[str, CompatExporter]] = {
                 ),
                 Option(
                     "enable-energy-estimation", go_switch, "true or false", bare=True, only=True,
-                    note="the energy of a shared GPU is always divided: the agent's --energy-model says how",
+                    note="the energy of a shared GPU is always divided; how is set by --energy-model",
                 ),
                 Option(
                     "gpu-idle-power", watts, "watts", only=0.0,
-                    note="idle power is observed, not configured: the agent's --energy-policy says how it is divided",
+                    note="idle power is observed, not configured; how it is divided is set by --energy-policy",
                 ),
             ),
         ),

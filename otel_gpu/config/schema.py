@@ -376,7 +376,7 @@ SETTINGS: Final[tuple[Setting, ...]] = (
             text=values.words_text,
         ),
         Topic.COMPAT,
-        "other exporters whose metrics the agent serves, too, each on its own port and the host of --listen: "
+        "exporters to emulate, each on its own port at the --listen host: "
         f"{', '.join(EXPORTERS)}",
     ),
     Setting(

@@ -41,7 +41,7 @@ _PERSISTENCE_FIX: Final = "as root: systemctl enable --now nvidia-persistenced, 
 # Both flavours: "NVIDIA UNIX x86_64 Kernel Module  570.124.06  …", "NVIDIA UNIX Open Kernel Module for x86_64  570…".
 _MODULE: Final = re.compile(r"Kernel Module(?:\s+for\s+\S+)?\s+([0-9]{1,5}(?:\.[0-9]{1,5}){1,3})\b")
 _MAX_VERSION_BYTES: Final = 4096
-"""Of /proc/driver/nvidia/version, which has two lines."""
+"""The limit of /proc/driver/nvidia/version, which has two lines."""
 
 
 # ---------------------------------------------------------------------------- NVML, driver, GPUs

@@ -27,7 +27,7 @@ _NEEDED: Final = {"SYS_PTRACE": 19, "DAC_READ_SEARCH": 2}
 """Capabilities and their bits in linux/capability.h."""
 
 _MAX_STATUS_BYTES: Final = 64 << 10
-"""Of /proc/<pid>/status, which has about 1.5 KB and, for a process in thousands of groups, some ten more."""
+"""The limit of /proc/<pid>/status. It has about 1.5 KB, and some ten more for a process in thousands of groups."""
 
 _CAPABILITIES: Final = re.compile(r"^CapEff:[ \t]+([0-9a-f]{1,16})$", re.MULTILINE)
 CAPABILITIES_FIX: Final = (

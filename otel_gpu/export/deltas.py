@@ -79,7 +79,7 @@ class Deltas:
         return point._replace(value=value, start_ns=before.time_ns)
 
     def _restore(self) -> None:
-        """Start with the counters of an earlier run. Asked for until they are known."""
+        """Start with the counters of an earlier run. Requested in each collection until available."""
         collection = None if self._restored is None else self._restored()
         if collection is None:
             return

@@ -36,7 +36,7 @@ class Transport(Protocol):
     """Takes requests to one receiver."""
 
     def prepare(self, request: ExportMetricsServiceRequest) -> Callable[[float], Attempt]:
-        """Returns a function that makes one attempt to send the request, within so many seconds."""
+        """Returns a function that makes one attempt to send the request, within the given seconds."""
 
     def close(self) -> None:
         """Close connections, which ends an attempt in progress if the protocol allows it."""
