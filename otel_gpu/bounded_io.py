@@ -1,7 +1,7 @@
 """Bounded reads of what the agent did not write: files, answers of servers, JSON, lines of a stream, text.
 
 Each document has a limit of bytes. A stream may have a deadline as well: the timeout of a socket is that of one read,
-and a server that sends a byte now and then would never reach it.
+and a server that sends a byte from time to time would never reach it.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ class DeadlineReader(io.RawIOBase):
         self._read_bytes = 0
 
     def readable(self) -> bool:
-        """True."""
+        """Always true."""
         return True
 
     def readinto(self, buffer: WriteableBuffer) -> int | None:
@@ -105,7 +105,7 @@ def read_file(path: Path, max_bytes: int) -> bytes:
 
 
 def read_file_or_pipe(path: Path, max_bytes: int, timeout_s: float) -> bytes:
-    """The content of a file. Of anything else, such as a pipe, what is written to it until its end.
+    """The content of a file. For a pipe or device, reads to end of file.
 
     Raises TimeoutError if a pipe has no end in time, OSError, TooLarge, and ValueError for an invalid path.
     """

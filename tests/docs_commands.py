@@ -294,7 +294,7 @@ RULES: Final = (
         r"(docker|podman) run .+ (otel-gpu(:\S+)?|…)", How.NOT_HERE,
         "needs a GPU and NVIDIA's runtime; test_image_real.py has neither",
     ),
-    Rule(r"docker push …", How.NOT_HERE, "needs a registry"),
+    Rule(r"docker push registry\.example/otel-gpu:\S+", How.NOT_HERE, "needs a registry"),
     Rule(
         r"docker compose( -f deploy/compose/(compose|demo|compat)\.yaml)+ (up --build -d|exec agent otel-gpu doctor)",
         How.COVERED, _COMPOSE, ("compose.yaml", "demo.yaml", "compat.yaml"),

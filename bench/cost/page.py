@@ -41,6 +41,8 @@ def _lines(section: str) -> Iterator[str]:
             yield from _story(read("before"), document)
         case "counts":
             yield from _counts(json.loads(COUNTS.read_text(encoding="utf-8")))
+        case "usual":
+            yield usual(document)
         case "sums":
             yield from _sums(document)
 
@@ -82,6 +84,22 @@ def _counts(recorded: Mapping[str, Mapping[str, float]]) -> Iterator[str]:
     for name, what in _COUNTS.items():
         cells = (f"{counts[name]:,.10g}" if name in counts else "" for counts in recorded.values())
         yield f"| {what} | {' | '.join(cells)} |"
+
+
+def usual(document: Mapping[str, Any]) -> str:
+    """The cost of M at the default intervals, derived from the run, in which cycles are shorter."""
+    assumed = Assumed()
+    host = sums(document, assumed)[0]
+    return (
+        f"At the default intervals, with a cycle and a scrape every {assumed.interval_s:g} s and a push every "
+        f"{assumed.export_interval_s:g} s, M takes {percent_of_a_core(document)} of one CPU core "
+        f"({host.cpu_cores * 1e3 * assumed.interval_s:.1f} ms in each {assumed.interval_s:g} s)."
+    )
+
+
+def percent_of_a_core(document: Mapping[str, Any]) -> str:
+    """The CPU of the agent on M at the default intervals, as on the page and in README.md."""
+    return f"{sums(document, Assumed())[0].cpu_cores:.1%}".replace("%", " %")
 
 
 def _sums(document: Mapping[str, Any]) -> Iterator[str]:

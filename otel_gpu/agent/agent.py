@@ -56,9 +56,8 @@ _MISSED_CYCLES: Final = 3
 _START_S: Final = 30.0
 """Additional time for the first sample: a driver without persistence mode initialises its GPUs one after the other."""
 
-
 _MAX_REASON_CHARS: Final = 1000
-"""Of a reason on ``/readyz``. A source may give several at once, each with its fix."""
+"""The limit of a reason on ``/readyz``. A source may give several reasons at once, each with its fix."""
 
 
 class Agent:

@@ -36,11 +36,11 @@ class LocalViews:
         self._thread = threading.Thread(target=self._run, name="otel-gpu-top", daemon=True)
 
     def start(self) -> None:
-        """Begin."""
+        """Start sampling."""
         self._thread.start()
 
     def close(self, timeout_s: float = 3.0) -> None:
-        """End. Waits this long for the driver to be released."""
+        """Stop, and wait at most this long for the driver to be released."""
         self._stop.set()
         self._thread.join(timeout_s)
 

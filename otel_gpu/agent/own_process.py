@@ -125,6 +125,9 @@ def tune_gc() -> None:
 
 
 def release_free_memory() -> None:
-    """Return free memory to the system. For use after a large task, not in every cycle, which would need it again."""
+    """Return free memory to the system.
+
+    For use after a large task, not every cycle: the next would allocate it again.
+    """
     with contextlib.suppress(AttributeError, OSError):
         ctypes.CDLL(None).malloc_trim(0)  # glibc only

@@ -56,7 +56,7 @@ def host_resources(
 ) -> Resources:
     """The Resources of this host. Attributes of ``given`` (OTEL_RESOURCE_ATTRIBUTES) replace those that are detected.
 
-    Those of ``taken_keys`` are left out. Workloads may have ``extra_keys`` in addition to the usual ones. The
+    Attributes in ``taken_keys`` are left out. Workloads may have ``extra_keys`` in addition to the usual ones. The
     agents of several pods on one host are different instances, so ``pod`` is part of the id.
     """
     taken = taken_keys(given, extra_keys)

@@ -187,6 +187,12 @@ class Sampling:
         self._stopped = True
         self._services.stop()
 
+    def sample(self) -> Report:
+        """Run one cycle now, for a command that does not start the sampler."""
+        report = self.engine.sample()
+        self.account.observe(report)
+        return report
+
     def restored(self) -> Collection | None:
         """Metrics with the counters restored from an earlier run; ``None`` if none were restored."""
         report = None if self._attributor is None else self._attributor.restored
@@ -237,14 +243,11 @@ class StateLog:
             self._states[source.name] = state
             if state is before:
                 continue
-            extra = {"fields": {"source": source.name, "state": state.value, "reason": source.reason}}
-            if state is SourceState.OK:
-                if source.state is SourceState.OK:
-                    extra["fields"]["reason"] = None
-                    log.info("%s is ok again", source.name, extra=extra)
-                else:  # some of its GPUs are not ok
-                    extra["fields"]["state"] = source.state.value
-                    log.info("%s answers again", source.name, extra=extra)
+            is_ok = state is SourceState.OK
+            reason = None if is_ok else source.reason
+            extra = {"fields": {"source": source.name, "state": state.value, "reason": reason}}
+            if is_ok:
+                log.info("%s is ok again", source.name, extra=extra)
             elif state is SourceState.PAUSED:
                 log.info("%s is %s", source.name, source.reason, extra=extra)
             else:

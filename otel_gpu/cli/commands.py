@@ -26,7 +26,7 @@ class Flag:
     """A flag of one command that is not a setting. ``choices`` or a metavar, else it takes no value.
 
     A flag with ``agent_variable``, which can be set instead, is the URL of a running agent: a command that is about
-    that agent takes no settings of this host but those of logs.
+    that agent takes no settings of this host except for logs.
     """
 
     name: str
@@ -71,7 +71,7 @@ class Command:
     """A command. ``start`` runs it and returns the exit code; ``settings`` are the keys it has flags for.
 
     ``defaults`` replace the agent's. ``fixed`` settings define the command and cannot be changed. If ``only_own``,
-    variables and the file count for its own settings only: those of other commands must not stop it.
+    variables and the file count for its own settings only: settings of other commands must not stop it.
     """
 
     name: str
@@ -286,7 +286,7 @@ COMMANDS: Final[Mapping[str, Command]] = {
         ),
         Command(
             "config",
-            "show the effective configuration and the origin of each value",
+            "show the effective configuration of run and the origin of each value",
             "otel-gpu config --config /etc/otel-gpu/config.yaml",
             _config,
             _ALL,

@@ -6,10 +6,9 @@ import sys
 import time
 from typing import Final
 
-from otel_gpu.agent.engine import Engine
 from otel_gpu.agent.host import ONE_SHOT_NAMES_S, Host, open_host, view_subject
-from otel_gpu.agent.own_process import SelfUsage
 from otel_gpu.agent.resources import resources_of
+from otel_gpu.agent.sampling import Sampling
 from otel_gpu.cli.logs import announce_simulation, notify, show_progress
 from otel_gpu.cli.stdio import stdout_paint, table_size, write
 from otel_gpu.clock import SystemClock
@@ -18,7 +17,7 @@ from otel_gpu.errors import Unavailable
 from otel_gpu.export.document import to_json
 from otel_gpu.export.prometheus import Exposition, PrometheusRenderer
 from otel_gpu.export.table import render
-from otel_gpu.metrics.agent_values import SelfAccount, SelfStats
+from otel_gpu.metrics.agent_values import SelfStats
 from otel_gpu.metrics.collect import MetricCollector
 from otel_gpu.metrics.labels import Resources
 from otel_gpu.model import Report, SourceOutcome, SourceState
@@ -33,33 +32,21 @@ _NOTICED_S: Final = 2.0
 def once(config: Config, *, form: str) -> int:
     """Sample twice and print the Report: as table, json, prometheus or otlp. Unavailable if no GPU answers."""
     clock = SystemClock()
-    usage = SelfUsage()
-    account = SelfAccount(started_ns=clock.wall_ns(), cpu_s=usage.cpu_s, memory_bytes=usage.memory_bytes)
     with show_progress("opening the driver"):
         host = open_host(config, clock, one_shot=True)
     announce_simulation(host.simulated_because)
-    engine = Engine(
-        gpus=host.gpus,
-        processes=host.processes,
-        names=host.names,
-        discovery=host.discovery,
-        clock=clock,
-        options=config.attribution.options,
-        pod=host.pod,
-    )
+    sampling = Sampling(config, host, clock)  # never started: this thread samples
     try:
         with show_progress("reading GPUs and processes"):
-            report = engine.sample()
-        account.observe(report)
+            report = sampling.sample()
         if _has_gpus(report, host):
             _wait(config.sampling.interval_s, host)
             with show_progress("reading GPUs and processes again"):
-                report = engine.sample()
-            account.observe(report)
+                report = sampling.sample()
     finally:
-        engine.close()
+        sampling.stop()
     if _has_gpus(report, host):
-        write(sys.stdout, _rendered(report, account.stats(), config, host, form))
+        write(sys.stdout, _rendered(report, sampling.account.stats(), config, host, form))
     source = _gpu_source(report, host)
     if source.state is SourceState.UNAVAILABLE or not _has_gpus(report, host):  # every GPU may be asleep
         raise Unavailable(source.reason or "no GPU answers")

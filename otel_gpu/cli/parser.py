@@ -44,7 +44,13 @@ class _Parser(argparse.ArgumentParser):
     """Raises UsageError for mistakes."""
 
     def error(self, message: str) -> NoReturn:
-        raise UsageError(f"{message.removeprefix('argument ')}; see {self.prog} --help")
+        problem = message.removeprefix("argument ")
+        flag, _, why = problem.partition(": ")
+        action = self._option_string_actions.get(flag)
+        if action is not None and action.metavar is not None and why == "expected one argument":
+            word = str(action.metavar)
+            problem = f"{flag} needs {'a' if word.isupper() else 'one of'} {word}"
+        raise UsageError(f"{problem}; see {self.prog} --help")
 
     def _print_message(self, message: str, file: object = None) -> None:  # noqa: ARG002
         """Print help or version. argparse's own method ignores write errors."""

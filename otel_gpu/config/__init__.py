@@ -1,7 +1,7 @@
 """The configuration: settings declared once, resolved with their origins, composed into frozen groups."""
 
 from otel_gpu.config.groups import Config, LogFormat, LogLevel, Scope, SourceChoice
-from otel_gpu.config.resolution import DEFAULT, Loaded, Resolved, Value, load, nearest, resolve
+from otel_gpu.config.resolution import DEFAULT, VARIABLES, Loaded, Resolved, Value, load, nearest, resolve, similar
 from otel_gpu.config.schema import BY_KEY, SETTINGS, keys
 from otel_gpu.config.setting import Setting, Topic
 
@@ -9,6 +9,7 @@ __all__ = [
     "BY_KEY",
     "DEFAULT",
     "SETTINGS",
+    "VARIABLES",
     "Config",
     "Loaded",
     "LogFormat",
@@ -23,4 +24,5 @@ __all__ = [
     "load",
     "nearest",
     "resolve",
+    "similar",
 ]

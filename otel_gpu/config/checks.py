@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Final, NoReturn
 
 from otel_gpu.bounded_io import MAX_PEM_BYTES, TooLarge, read_file
-from otel_gpu.config.compat import check_flags
+from otel_gpu.config.compat import FLAGS, check_flags
 from otel_gpu.config.groups import Exporter, Protocol
 from otel_gpu.config.resolution import Loaded
 from otel_gpu.errors import UsageError
@@ -18,7 +18,7 @@ _OR_TLS: Final = "or use an https:// endpoint"
 def check_exports(loaded: Loaded) -> None:
     """UsageError in one line for export settings that cannot work. Settings that no exporter uses are not checked."""
     export = loaded.config.export
-    flags = loaded.value("my-gpu-exporter-flags")
+    flags = loaded.value(FLAGS)
     check_flags(loaded.config, f"{flags.where}: {flags.text!r}")
     if export.pushes:
         _check_retention(loaded)

@@ -19,7 +19,8 @@ from otel_gpu.config.compat_exporters import EXPORTERS, CompatExporter, Option
 from otel_gpu.config.groups import Config, Listener
 from otel_gpu.errors import UsageError
 
-_FLAGS: Final = "my-gpu-exporter-flags"
+FLAGS: Final = "my-gpu-exporter-flags"
+"""The setting with the flags of an exporter."""
 _EXPORTER_WITH_FLAGS: Final = "my-gpu-exporter"
 """The exporter whose flags these are. The others have variables."""
 
@@ -39,7 +40,7 @@ def parse_listeners(text: str) -> tuple[Listener, ...]:
 def parse_flags(text: str) -> dict[str, str]:
     """Flags in the syntax of Go's package ``flag``: ``-name=value``, ``--name=value``, ``--name value``.
 
-    A flag without a value is true if it is a switch. Of two values the last counts.
+    A flag without a value is true if it is a switch. The last of several values counts.
     """
     if not text.strip():
         return {}
@@ -85,24 +86,26 @@ def check_flags(config: Config, where: str) -> None:
 
 
 def resolve_listeners(
-    config: Config, environment: Mapping[str, str], where: str
+    config: Config, environment: Mapping[str, str], where: str, flags_where: str
 ) -> tuple[tuple[Listener, ...], tuple[str, ...]]:
     """The listeners with the options of their exporters, and the variables that were read.
 
-    UsageError if they conflict. ``where`` is the start of messages about ``compat`` itself.
+    UsageError if they conflict. ``where`` is the start of messages about ``compat``, ``flags_where`` about its flags.
     """
     resolved: list[Listener] = []
     variables: list[str] = []
     for listener in config.compat.listeners:
         exporter = _exporter(listener.exporter, where)
-        given = list(_given(exporter, config, environment))
+        given = list(_given(exporter, config, environment, flags_where))
         variables += [each.origin for each in given if each.origin in environment]
-        resolved.append(_resolved(listener, exporter, given, config))
+        resolved.append(_resolved(listener, exporter, given, config, flags_where))
     _refuse_same_port(config, resolved, where)
     return tuple(resolved), tuple(variables)
 
 
-def _given(exporter: CompatExporter, config: Config, environment: Mapping[str, str]) -> Iterator[_OptionValue]:
+def _given(
+    exporter: CompatExporter, config: Config, environment: Mapping[str, str], flags_where: str
+) -> Iterator[_OptionValue]:
     for option in exporter.variables:
         text = environment.get(option.name)
         if text:
@@ -111,11 +114,13 @@ def _given(exporter: CompatExporter, config: Config, environment: Mapping[str, s
     known = {option.name: option for option in exporter.flags}
     for name, text in flags.items():
         if name not in known:
-            raise UsageError(f"{_FLAGS}: {_EXPORTER_WITH_FLAGS} has no flag --{name}; use --{', --'.join(known)}")
-        yield _OptionValue(known[name], text, f"{_FLAGS}: --{name}")
+            raise UsageError(f"{flags_where}: {_EXPORTER_WITH_FLAGS} has no flag --{name}; use --{', --'.join(known)}")
+        yield _OptionValue(known[name], text, f"{flags_where}: --{name}")
 
 
-def _resolved(listener: Listener, exporter: CompatExporter, given: Sequence[_OptionValue], config: Config) -> Listener:
+def _resolved(
+    listener: Listener, exporter: CompatExporter, given: Sequence[_OptionValue], config: Config, flags_where: str
+) -> Listener:
     fields: dict[str, Any] = {
         "address": values.Address("", exporter.port),
         "max_age_s": exporter.max_age_s,
@@ -140,7 +145,7 @@ def _resolved(listener: Listener, exporter: CompatExporter, given: Sequence[_Opt
         fields["address"] = values.Address(fields["address"].host, listener.address.port)
     if exporter.health is not None and fields.get("path") == exporter.health:
         raise UsageError(
-            f"{_FLAGS}: --metrics-path: {exporter.health!r} is the path of the health check; use another path"
+            f"{flags_where}: --metrics-path: {exporter.health!r} is the path of the health check; use another path"
         )
     return replace(listener, labels=tuple(labels), notes=tuple(notes), **fields)
 
@@ -165,7 +170,7 @@ def _is_possible(option: Option, value: Any, config: Config) -> bool:
             return True
         case field:
             own = attrgetter(field)(config)
-            return bool(value == (option.usual if own is None else own))
+            return bool(value == (option.default if own is None else own))
 
 
 def _refuse_same_port(config: Config, resolved: Sequence[Listener], where: str) -> None:

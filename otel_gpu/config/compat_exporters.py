@@ -18,8 +18,9 @@ class Option:
     ``sets`` is the field of the listener that it sets; ``label`` is the label it adds to every series. ``bare`` marks a
     flag that is true without a value, as in Go.
 
-    ``agent`` is the field of ``Config`` that decides it for all listeners, ``usual`` the agent's value if that is
-    ``None``, ``only`` the one value the agent supports. Any other value logs a warning with ``note``.
+    ``agent`` is the field of ``Config`` that decides it for all listeners; if that is ``None``, the agent finds the
+    value itself, as the exporter does with its ``default``. ``only`` is the one value the agent supports. Any other
+    value logs a warning with ``note``.
     """
 
     name: str
@@ -29,7 +30,7 @@ class Option:
     label: str = ""
     bare: bool = False
     agent: str = ""
-    usual: Any = None
+    default: Any = None
     only: Any = None
     note: str = ""
 
@@ -166,8 +167,6 @@ def label_value(text: str) -> str:
 
 # ---------------------------------------------------------------------------- the exporters
 
-_POD_RESOURCES: Final = Path("/var/lib/kubelet/pod-resources/kubelet.sock")
-
 EXPORTERS: Final[Mapping[str, CompatExporter]] = {
     exporter.name: exporter
     for exporter in (
@@ -191,7 +190,8 @@ EXPORTERS: Final[Mapping[str, CompatExporter]] = {
                 Option("process-scan-interval", go_duration_s, GO_DURATION, sets="max_age_s"),
                 Option("kubernetes-enabled", go_switch, "true or false", sets="kubernetes", bare=True),
                 Option(
-                    "pod-resources-socket", socket, "a path", agent="names.pod_resources_socket", usual=_POD_RESOURCES,
+                    "pod-resources-socket", socket, "a path", agent="names.pod_resources_socket",
+                    default=Path("/var/lib/kubelet/pod-resources/kubelet.sock"),
                     note="all listeners share one kubelet socket: --pod-resources-socket of the agent",
                 ),
                 Option(
@@ -208,11 +208,11 @@ EXPORTERS: Final[Mapping[str, CompatExporter]] = {
                 ),
                 Option(
                     "enable-energy-estimation", go_switch, "true or false", bare=True, only=True,
-                    note="the energy of a shared GPU is always divided: the agent's --energy-model says how",
+                    note="the energy of a shared GPU is always divided; how is set by --energy-model",
                 ),
                 Option(
                     "gpu-idle-power", watts, "watts", only=0.0,
-                    note="idle power is observed, not configured: the agent's --energy-policy says how it is divided",
+                    note="idle power is observed, not configured; how it is divided is set by --energy-policy",
                 ),
             ),
         ),

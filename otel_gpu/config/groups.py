@@ -16,6 +16,9 @@ CONTAINER_LABEL: Final = "container.label."
 POD_LABEL: Final = "k8s.pod.label."
 """Prefixes of attribute keys for labels, from OpenTelemetry's semantic conventions."""
 
+DEFAULT_LISTEN: Final = Address("127.0.0.1", 9464)
+"""The default address of the agent's endpoint. The port is that of OpenTelemetry's Prometheus exporters."""
+
 
 # ---------------------------------------------------------------------------- sampling
 
@@ -146,6 +149,11 @@ class Protocol(StrEnum):
     GRPC = "grpc"
 
 
+def local_collector(protocol: Protocol) -> Endpoint:
+    """The usual address of a Collector on this host (OTLP, "Default Port")."""
+    return Endpoint("http", f"localhost:{4317 if protocol is Protocol.GRPC else 4318}", "")
+
+
 class Compression(StrEnum):
     """The compression of requests."""
 
@@ -185,10 +193,9 @@ class OtlpConfig:
 
         gRPC has no path: a path in the endpoint, or added for all signals, is for HTTP.
         """
-        is_grpc = self.protocol is Protocol.GRPC
-        endpoint = self.endpoint or Endpoint("http", f"localhost:{4317 if is_grpc else 4318}", "")
+        endpoint = self.endpoint or local_collector(self.protocol)
         scheme = endpoint.scheme or ("http" if self.insecure else "https")
-        return Endpoint(scheme, endpoint.authority, "" if is_grpc else endpoint.path)
+        return Endpoint(scheme, endpoint.authority, "" if self.protocol is Protocol.GRPC else endpoint.path)
 
     @property
     def request_url(self) -> Endpoint:

@@ -10,10 +10,10 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final
 
-from otel_gpu.config.compat import resolve_listeners
-from otel_gpu.config.groups import Config, build_config
+from otel_gpu.config.compat import FLAGS, resolve_listeners
+from otel_gpu.config.groups import Config, Environment, build_config
 from otel_gpu.config.schema import BY_KEY, SETTINGS
-from otel_gpu.config.setting import RawValue, Setting, quoted
+from otel_gpu.config.setting import VARIABLE_PREFIX, RawValue, Setting, quoted
 from otel_gpu.errors import UsageError
 
 if TYPE_CHECKING:
@@ -23,11 +23,23 @@ _NONE: Final[Mapping[str, str]] = MappingProxyType({})
 DEFAULT: Final = "default"
 """The origin of a value that is not configured."""
 
+VARIABLES: Final = frozenset({setting.variable for setting in SETTINGS} | {"OTEL_GPU_CONFIG", "OTEL_GPU_URL"})
+"""The agent's own variables: of the settings, of the file and of ``top``."""
+
 _MANY: Final = 8
 """An error does not list more words than this if a command lists them."""
 
-_SIMILAR: Final = 0.65
-"""A word is proposed for another from this ratio of ``difflib`` on. The ratio of "fro" and "for" is 0.67."""
+_SIMILAR: Final = 0.7
+"""A word is proposed for another from this ratio of ``difflib`` on. The ratio of "nope" and "scope" is 0.67."""
+
+_ENVIRONMENTS: Final[Mapping[str, Collection[Environment]]] = {
+    **dict.fromkeys(("docker-host", "docker-tls-verify", "docker-cert-path"), (Environment.AUTO, Environment.DOCKER)),
+    "podman-host": (Environment.AUTO, Environment.PODMAN),
+    **dict.fromkeys(
+        ("cri-socket", "pod-resources-socket", "kubernetes-api"), (Environment.AUTO, Environment.KUBERNETES)
+    ),
+}
+"""The values of ``environment`` with which the settings of a name source are used."""
 
 _RETENTION: Final = (BY_KEY["retention"].default, DEFAULT)
 
@@ -44,6 +56,10 @@ class Value:
     def where(self) -> str:
         """The start of an error about this value."""
         return BY_KEY[self.key].where(self.origin)
+
+    def is_subject_of(self, error: UsageError) -> bool:
+        """Whether an error is about this value."""
+        return str(error).startswith(f"{self.where}: ")
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +101,11 @@ class Resolved:
         parsed = self.parsed[value.key]
         text = "" if parsed is None else setting.shown(setting.type.text(parsed))
         plain = replace(value, text=text or setting.when_empty or "none")
-        return plain if isinstance(self.config, UsageError) else _derived(plain, self.config, environment)
+        if isinstance(self.config, UsageError):
+            return plain
+        if self.config.names.environment not in _ENVIRONMENTS.get(value.key, Environment):
+            return Value(value.key, "not used", "environment")
+        return _derived(plain, self.config, environment)
 
 
 def _derived(value: Value, config: Config, environment: Mapping[str, str]) -> Value:
@@ -179,8 +199,9 @@ def _with_listeners(config: Config, found: list[Value], environment: Mapping[str
     """Apply variables and flags of other exporters, and show each with its port."""
     if not config.compat.listeners:
         return config, found
-    given = next(value for value in found if value.key == "compat")
-    listeners, variables = resolve_listeners(config, environment, given.where)
+    by_key = {value.key: value for value in found}
+    given = by_key["compat"]
+    listeners, variables = resolve_listeners(config, environment, given.where, by_key[FLAGS].where)
     shown = Value("compat", ",".join(map(str, listeners)), ", ".join((given.origin, *variables)))
     compat = replace(config.compat, listeners=listeners)
     return replace(config, compat=compat), [shown if each.key == shown.key else each for each in found]
@@ -254,16 +275,29 @@ def _parse(setting: Setting, found: RawValue) -> Any:
 
 
 def _unknown_variables(environment: Mapping[str, str]) -> tuple[str, ...]:
-    known = {setting.variable for setting in SETTINGS} | {"OTEL_GPU_CONFIG", "OTEL_GPU_URL"}
-    return tuple(sorted(name for name in environment if name.startswith("OTEL_GPU_") and name not in known))
+    return tuple(sorted(name for name in environment if name.startswith(VARIABLE_PREFIX) and name not in VARIABLES))
 
 
 def nearest(word: str, known: Iterable[str], see: str = "") -> str:
     """A hint for a misspelt word: the nearest known word, or all of them, or if they are many, what lists them."""
-    by_name = {candidate.lstrip("-"): candidate for candidate in sorted(known)}
-    close = difflib.get_close_matches(word.lstrip("-"), by_name, n=1, cutoff=_SIMILAR)
-    if close:
-        return f"did you mean {by_name[close[0]]}?"
-    if see and len(by_name) > _MANY:
+    words = sorted(known)
+    close = similar(word, words)
+    if close is not None:
+        return f"did you mean {close}?"
+    if see and len(words) > _MANY:
         return f"see {see}"
-    return f"use {'one of ' if len(by_name) > 1 else ''}{', '.join(by_name.values())}"
+    return f"use {'one of ' if len(words) > 1 else ''}{', '.join(words)}"
+
+
+def similar(word: str, known: Iterable[str]) -> str | None:
+    """The known word that a misspelt one is nearest to; ``None`` if all differ too much. Leading dashes do not count.
+
+    The prefix of all variables does not count either: it would make any two of them similar.
+    """
+
+    def plain(text: str) -> str:
+        return text.lstrip("-").removeprefix(VARIABLE_PREFIX)
+
+    by_name = {plain(candidate): candidate for candidate in known}
+    close = difflib.get_close_matches(plain(word), by_name, n=1, cutoff=_SIMILAR)
+    return by_name[close[0]] if close else None

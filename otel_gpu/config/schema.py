@@ -9,11 +9,12 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Final
 
-from otel_gpu.attribution.options import EnergyModel, EnergyPolicy
+from otel_gpu.attribution.options import AttributionOptions, EnergyModel, EnergyPolicy
 from otel_gpu.config import values
-from otel_gpu.config.compat import flags_text, parse_flags, parse_listeners
+from otel_gpu.config.compat import FLAGS, flags_text, parse_flags, parse_listeners
 from otel_gpu.config.compat_exporters import EXPORTERS
 from otel_gpu.config.groups import (
+    DEFAULT_LISTEN,
     Compression,
     Environment,
     Exporter,
@@ -24,6 +25,7 @@ from otel_gpu.config.groups import (
     Scope,
     SourceChoice,
     Temporality,
+    local_collector,
 )
 from otel_gpu.config.setting import RawValue, Setting, Topic, Type, choice, duration
 
@@ -51,7 +53,7 @@ def _milliseconds(longest: int, *names: str) -> Callable[[Mapping[str, str]], Ra
         for name in names:
             text = environment.get(name, "").strip()
             if text:
-                return RawValue(text, name, f"{text}ms" if text.isdigit() else None, use)
+                return RawValue(text, name, f"{text}ms" if text.isdigit() else "", use)
         return None
 
     return read
@@ -88,8 +90,10 @@ def _prometheus_listen(environment: Mapping[str, str]) -> RawValue | None:
     if not host and not port:
         return None
     given = {name: use for name, use in _PROMETHEUS.items() if environment.get(name)}
-    host = f"[{host}]" if host and ":" in host and not host.startswith("[") else host
-    return RawValue(f"{host or '127.0.0.1'}:{port or '9464'}", " and ".join(given), use=" and ".join(given.values()))
+    in_url = f"[{host}]" if host and ":" in host and not host.startswith("[") else host
+    address = f"{in_url or DEFAULT_LISTEN.host}:{port or DEFAULT_LISTEN.port}"
+    text = address if host and port else host or port or ""
+    return RawValue(text, " and ".join(given), address, " and ".join(given.values()))
 
 
 def _docker_tls_verify(environment: Mapping[str, str]) -> RawValue | None:
@@ -132,6 +136,9 @@ _LABELS: Final = Type(
 
 # ---------------------------------------------------------------------------- the settings
 
+_RULES: Final = AttributionOptions()
+"""The rules' own defaults."""
+
 SETTINGS: Final[tuple[Setting, ...]] = (
     Setting(
         "interval", "sampling.interval_s", "5s", duration("1s", "1h", example="5s"), Topic.SAMPLING,
@@ -163,16 +170,19 @@ SETTINGS: Final[tuple[Setting, ...]] = (
         "what to report: node, all GPUs and workloads of this host; pod, only the agent's own pod, for a sidecar",
     ),
     Setting(
-        "retention", "attribution.retention_s", "5m", duration("1s", "24h", example="5m"), Topic.ATTRIBUTION,
+        "retention", "attribution.retention_s", values.duration_text(_RULES.retention_s),
+        duration("1s", "24h", example="5m"), Topic.ATTRIBUTION,
         "how long to keep reporting workloads that have ended",
     ),
     Setting(
-        "energy-policy", "attribution.energy_policy", "resident", choice(EnergyPolicy), Topic.ATTRIBUTION,
+        "energy-policy", "attribution.energy_policy", _RULES.energy_policy.value, choice(EnergyPolicy),
+        Topic.ATTRIBUTION,
         "how to divide the static energy of a GPU, which it uses even without work, among its workloads: resident, "
         "equally; sm, by SM share; memory, by memory; none, to no workload",
     ),
     Setting(
-        "energy-model", "attribution.energy_model", "learned", choice(EnergyModel), Topic.ATTRIBUTION,
+        "energy-model", "attribution.energy_model", _RULES.energy_model.value, choice(EnergyModel),
+        Topic.ATTRIBUTION,
         "how to divide the rest, the energy of work: sm, by SM share; learned, by SM share times the learned power of "
         "each process",
     ),
@@ -218,7 +228,7 @@ SETTINGS: Final[tuple[Setting, ...]] = (
     Setting(
         "podman-host", "names.podman_host", "", _DAEMON, Topic.NAMES, "address of Podman",
         also_variables=("CONTAINER_HOST",), shown=values.without_secrets,
-        when_empty="/run/podman/podman.sock and the users' sockets",
+        when_empty="/run/podman/podman.sock, and podman/podman.sock in $XDG_RUNTIME_DIR and in /run/user/*",
     ),
     Setting(
         "cri-socket", "names.cri_socket", "", _SOCKET, Topic.NAMES,
@@ -229,7 +239,7 @@ SETTINGS: Final[tuple[Setting, ...]] = (
     Setting(
         "pod-resources-socket", "names.pod_resources_socket", "", _SOCKET, Topic.NAMES,
         "the kubelet's socket for the devices granted to pods",
-        when_empty="/var/lib/kubelet/pod-resources/kubelet.sock",
+        when_empty="the kubelet's socket: standard, k0s or MicroK8s",
     ),
     Setting(
         "kubernetes-api", "names.kubernetes_api", "auto", choice(KubernetesApi), Topic.NAMES,
@@ -299,7 +309,7 @@ SETTINGS: Final[tuple[Setting, ...]] = (
         ),
         Topic.OTLP, "URL of the Collector; /v1/metrics is added to a URL without a path",
         from_variables=_otlp_endpoint, reads=_OTLP_ENDPOINT, shown=values.without_secrets,
-        when_empty="http://localhost:4318, with grpc http://localhost:4317",
+        when_empty=f"{local_collector(Protocol.HTTP)}, with grpc {local_collector(Protocol.GRPC)}",
     ),
     Setting(
         "otlp-protocol", "export.otlp.protocol", "http/protobuf", choice(Protocol), Topic.OTLP,
@@ -345,7 +355,7 @@ SETTINGS: Final[tuple[Setting, ...]] = (
         also_variables=_otlp("INSECURE"), is_switch=True,
     ),
     Setting(
-        "listen", "web.listen", "127.0.0.1:9464",
+        "listen", "web.listen", str(DEFAULT_LISTEN),
         Type(
             values.address, "HOST:PORT", "address",
             "HOST:PORT with a port from 0 to 65535, for example 127.0.0.1:9464 or [::1]:9464",
@@ -376,11 +386,11 @@ SETTINGS: Final[tuple[Setting, ...]] = (
             text=values.words_text,
         ),
         Topic.COMPAT,
-        "other exporters whose metrics the agent serves, too, each on its own port and the host of --listen: "
+        "exporters to emulate, each on its own port at the --listen host: "
         f"{', '.join(EXPORTERS)}",
     ),
     Setting(
-        "my-gpu-exporter-flags", "compat.my_gpu_exporter_flags", "",
+        FLAGS, "compat.my_gpu_exporter_flags", "",
         Type(
             parse_flags, "FLAGS", "list of flags",
             "the flags of its command line, for example --metric-prefix=gpu --kubernetes-enabled",

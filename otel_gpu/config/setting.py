@@ -9,6 +9,9 @@ from typing import Any, Final
 
 from otel_gpu.config import values
 
+VARIABLE_PREFIX: Final = "OTEL_GPU_"
+"""The beginning of the agent's own variables."""
+
 _QUOTED: Final = 200
 """Longer texts are cut in errors."""
 
@@ -112,7 +115,7 @@ class Setting:
     @property
     def variable(self) -> str:
         """Its variable in the environment."""
-        return f"OTEL_GPU_{self.key.upper().replace('-', '_')}"
+        return f"{VARIABLE_PREFIX}{self.key.upper().replace('-', '_')}"
 
     @property
     def variables(self) -> tuple[str, ...]:

@@ -132,7 +132,7 @@ def check_control_socket(chosen: ControlSocket, environment: Mapping[str, str]) 
 
 
 def _connect(place: Path) -> bool | str | None:
-    """True if an agent listens there, ``None`` if nothing does, the reason if it cannot be reached or believed."""
+    """True if an agent listens there, ``None`` if nothing does, the reason if it cannot be reached or accepted."""
     try:
         with connect(place) as connection:
             return impostor(connection, place) or True

@@ -60,11 +60,6 @@ def is_blind(findings: Sequence[Finding]) -> bool:
     return any(finding.verdict is Verdict.BLIND for finding in findings)
 
 
-def counted(number: int, noun: str) -> str:
-    """``1 GPU``, ``2 GPUs``."""
-    return f"{number} {noun}{'' if number == 1 else 's'}"
-
-
 # ---------------------------------------------------------------------------- JSON and text
 
 

@@ -10,12 +10,13 @@ from pathlib import Path
 from typing import Final
 
 from otel_gpu.bounded_io import TooLarge, read_file
-from otel_gpu.doctor.findings import Finding, Verdict, blind, counted, degraded, ok, unused
+from otel_gpu.doctor.findings import Finding, Verdict, blind, degraded, ok, unused
 from otel_gpu.model import GpuHealth, GpuReading
 from otel_gpu.sources.base import GpuRead
 from otel_gpu.sources.nvml.accounting import GpuAccounting, Mode
 from otel_gpu.sources.nvml.inventory import UnidentifiedGpu
 from otel_gpu.sources.proc.host import read_nvidia_minors
+from otel_gpu.view.text import plural
 
 _NVML_FIX: Final = (
     "make nvidia-smi work here first; in a container: docker run --gpus all -e NVIDIA_DRIVER_CAPABILITIES=utility …, "
@@ -40,7 +41,7 @@ _PERSISTENCE_FIX: Final = "as root: systemctl enable --now nvidia-persistenced, 
 # Both flavours: "NVIDIA UNIX x86_64 Kernel Module  570.124.06  …", "NVIDIA UNIX Open Kernel Module for x86_64  570…".
 _MODULE: Final = re.compile(r"Kernel Module(?:\s+for\s+\S+)?\s+([0-9]{1,5}(?:\.[0-9]{1,5}){1,3})\b")
 _MAX_VERSION_BYTES: Final = 4096
-"""Of /proc/driver/nvidia/version, which has two lines."""
+"""The limit of /proc/driver/nvidia/version, which has two lines."""
 
 
 # ---------------------------------------------------------------------------- NVML, driver, GPUs
@@ -78,7 +79,7 @@ def check_gpus(read: GpuRead, proc_root: Path, unidentified: Sequence[Unidentifi
 
 def _nvml(read: GpuRead, unidentified: Sequence[UnidentifiedGpu]) -> Finding:
     if not read.gpus and read.asleep:
-        found = f"{counted(read.asleep, 'GPU')} asleep and not woken; details appear once a GPU is in use"
+        found = f"{plural(read.asleep, 'GPU')} asleep and not woken; details appear once a GPU is in use"
         return ok("nvml", found)
     gpus = [UnidentifiedGpu(gpu.identity.index, gpu.health, gpu.reason or "") for gpu in read.gpus] + list(unidentified)
     if not gpus:
@@ -86,7 +87,7 @@ def _nvml(read: GpuRead, unidentified: Sequence[UnidentifiedGpu]) -> Finding:
         return blind("nvml", read.reason or "no GPU", _HUNG_FIX if hangs else _NVML_FIX)
     failed = [gpu for gpu in gpus if gpu.health is GpuHealth.FAILED]
     asleep = [gpu for gpu in gpus if gpu.health is GpuHealth.ASLEEP]
-    answering = f"{sum(gpu.answered for gpu in read.gpus)} of {counted(len(gpus), 'GPU')} answering"
+    answering = f"{sum(gpu.answered for gpu in read.gpus)} of {plural(len(gpus), 'GPU')} answering"
     if asleep:
         answering += f", {len(asleep)} asleep and not woken"
     if not failed and (not read.reason or all(gpu.health in (GpuHealth.OK, GpuHealth.ASLEEP) for gpu in gpus)):
@@ -161,7 +162,7 @@ def _accounting(gpus: Sequence[GpuAccounting]) -> Iterator[Finding]:
     )
     found = []
     if on:
-        found.append(f"on for {len(on)} of {counted(len(gpus), 'GPU')}")
+        found.append(f"on for {len(on)} of {plural(len(gpus), 'GPU')}")
     if off:
         indices = _indices([gpu.index for gpu in off])
         found.append(f"off on {indices}: processes that start and end between two readings are missed")
@@ -187,7 +188,7 @@ def _persistence(answering: Sequence[GpuReading]) -> Iterator[Finding]:
         )
         yield degraded("persistence", found, _PERSISTENCE_FIX)
     elif known:
-        yield ok("persistence", f"on for {len(known)} of {counted(len(answering), 'GPU')}")
+        yield ok("persistence", f"on for {len(known)} of {plural(len(answering), 'GPU')}")
     elif answering:
         yield unused("persistence", "no GPU here supports it")
 

@@ -8,11 +8,12 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from otel_gpu.config.groups import Environment
-from otel_gpu.doctor.findings import Finding, counted, degraded, ok, unused
+from otel_gpu.doctor.findings import Finding, degraded, ok, unused
 from otel_gpu.model import NAMEABLE_KINDS, GpuReading, SourceState, WorkloadKind, WorkloadNames, WorkloadRef
 from otel_gpu.sources.base import NameRead
 from otel_gpu.sources.names.candidates import Kind, Presence, SourceCandidate
 from otel_gpu.sources.names.resolver import NameResolver
+from otel_gpu.view.text import plural
 
 _ENGINES: Final = {
     "docker": "--docker-host unix:///var/run/docker.sock",
@@ -75,9 +76,9 @@ def _source(answer: SourceAnswer) -> Finding:
     if read.state is not SourceState.OK:
         fix = _fix(candidate, read.state)
         return degraded(candidate.name, f"{read.state.value}: {read.reason}", fix)
-    found = f"{counted(len(read.known), 'workload')} known"
+    found = f"{plural(len(read.known), 'workload')} known"
     if candidate.kind is Kind.POD_RESOURCES:
-        found = f"{counted(len(read.pods), 'pod container')} with a GPU"
+        found = f"{plural(len(read.pods), 'pod container')} with a GPU"
     return ok(candidate.name, f"{candidate.why}: {found}")
 
 

@@ -21,12 +21,13 @@ from otel_gpu.sources.proc.host import (
     pid_namespace_is_initial,
 )
 from otel_gpu.sources.proc.pid_trust import pid_trust
+from otel_gpu.view.text import plural
 
 _NEEDED: Final = {"SYS_PTRACE": 19, "DAC_READ_SEARCH": 2}
 """Capabilities and their bits in linux/capability.h."""
 
 _MAX_STATUS_BYTES: Final = 64 << 10
-"""Of /proc/<pid>/status, which has about 1.5 KB and, for a process in thousands of groups, some ten more."""
+"""The limit of /proc/<pid>/status. It has about 1.5 KB, and some ten more for a process in thousands of groups."""
 
 _CAPABILITIES: Final = re.compile(r"^CapEff:[ \t]+([0-9a-f]{1,16})$", re.MULTILINE)
 CAPABILITIES_FIX: Final = (
@@ -119,7 +120,7 @@ def _pod_processes(own: OwnPod, gpus: GpuRead, processes: ProcessRead) -> Iterat
     on_gpus = [processes.processes[pid] for pid in listed_pids(gpus) & processes.processes.keys()]
     count = sum(1 for facts in on_gpus if own.pod.has(facts.workload, None))
     if count:
-        yield ok("pod", f"{count} process{'' if count == 1 else 'es'} of the pod seen on GPUs")
+        yield ok("pod", f"{plural(count, 'process')} of the pod seen on GPUs")
     else:
         yield unused("pod", "no process of the pod is seen on a GPU", _SHARED_PIDS_FIX)
 

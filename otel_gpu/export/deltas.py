@@ -89,7 +89,7 @@ class Deltas:
         return metric.name, point.workload, self._shapes.setdefault(keys, keys), tuple(point.attributes.values())
 
     def _restore(self) -> None:
-        """Start with the counters of an earlier run. Asked for until they are known."""
+        """Start with the counters of an earlier run. Requested in each collection until available."""
         collection = None if self._restored is None else self._restored()
         if collection is None:
             return

@@ -24,7 +24,10 @@ from otel_gpu.metrics.series import Collection
 
 _PAUSES_S: Final = (1.0, 2.0, 4.0, 8.0, 16.0)
 _JITTER: Final = 0.2
-"""Pauses between attempts, give or take a fifth. OTLP asks for exponential back-off with jitter."""
+"""Pauses between attempts, give or take a fifth. OTLP asks for exponential back-off with jitter.
+
+Not ``sources.backoff``, which exporters may not import: here a server may choose the pause, and the attempts end.
+"""
 
 _SHORTEST_S: Final = 0.001
 
@@ -33,7 +36,7 @@ class Transport(Protocol):
     """Takes requests to one receiver."""
 
     def prepare(self, request: ExportMetricsServiceRequest) -> Callable[[float], Attempt]:
-        """Returns a function that makes one attempt to send the request, within so many seconds."""
+        """Returns a function that makes one attempt to send the request, within the given seconds."""
 
     def close(self) -> None:
         """Close connections, which ends an attempt in progress if the protocol allows it."""

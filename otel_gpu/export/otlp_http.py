@@ -80,7 +80,7 @@ class HttpTransport:
         return partial(self._attempt, gzip.compress(body, _GZIP_LEVEL, mtime=0) if self._compresses else body)
 
     def close(self) -> None:
-        """Close idle connections. An answer that is awaited is awaited until its deadline."""
+        """Close idle connections. A pending response is waited for until its deadline."""
         self._session.close()
 
     def _attempt(self, body: bytes, timeout_s: float) -> Attempt:

@@ -11,7 +11,7 @@ from otel_gpu.export.batches import Batch
 UNREACHABLE: Final = "unreachable"
 PROTOCOL: Final = "protocol"
 TLS: Final = "tls"
-"""Kinds of failure in which no receiver answered: no connection, another protocol, no trust."""
+"""Kinds of failure in which no receiver answered: no connection, another protocol, TLS not trusted."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,7 +24,7 @@ class ExportFailure:
 
 @dataclass(frozen=True, slots=True)
 class ExportResult:
-    """What became of a request. An accepted request may have a failure too: some of its points were rejected.
+    """Result of a request. An accepted request may have a failure too: some of its points were rejected.
 
     ``try_next`` says of a request that was not accepted whether the receiver may accept the next one: it is there, and
     refused this request only.

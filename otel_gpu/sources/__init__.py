@@ -1,1 +1,1 @@
-"""Readers of the world outside. They hold no policy: they read, parse and say how it went."""
+"""Sources read the host. They apply no rules and never raise."""

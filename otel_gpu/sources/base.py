@@ -144,7 +144,7 @@ class NameRead:
     """What a name source knows: workloads by their ids, and the kubelet's claims by pod and container name.
 
     The mappings are never changed after they were returned. ``pending`` are ids that are still being looked up. What
-    may be believed depends on the ``speaker``.
+    is accepted depends on the ``speaker``.
     """
 
     known: Mapping[str, WorkloadInfo] = field(default_factory=lambda: NO_WORKLOADS)

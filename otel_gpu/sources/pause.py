@@ -127,7 +127,7 @@ class PausableGpus:
             return GpuRead(tuple(gpus), self._last.driver, state, reason, int(state is not SourceState.PAUSED))
 
     def pause(self, for_s: float | None) -> Pause:
-        """Release the driver for so many seconds, or until resumed. The last request counts.
+        """Release the driver for this many seconds, or until resumed. The last request counts.
 
         Waits a limited time for calls that have not returned: ``held`` names what they keep open. Unavailable if a read
         in progress does not end; the driver is released when it does.

@@ -62,7 +62,7 @@ class DeadlineStore:
         self._not_open = "it is not open yet"
         """Why there is no store."""
         self._number = 0
-        """Of the last cycle, in the journal or not."""
+        """The number of the last cycle, in the journal or not."""
         self._late: Pending[Any] | None = None
         """The call that missed its deadline, then the removal that follows it."""
         self._is_removing = False
@@ -162,7 +162,7 @@ class DeadlineStore:
             raise
 
     def _take_over(self) -> CheckpointStore | None:
-        """Open the directory if that is possible by now. Nothing in it leads to what this agent exports."""
+        """Open the directory if that is possible by now. Its files do not match what this agent has exported."""
         with suppress(Unavailable):
             self._open()
         if self._store is not None:
@@ -215,7 +215,7 @@ class DeadlineStore:
 
 
 class NullStore:
-    """Saves nothing. That figures are exported which no journal has is marked with the first of them."""
+    """Saves nothing; marks the gap at the first export."""
 
     path: Final = None
     state: Final = None

@@ -105,7 +105,10 @@ class PrivateDirectory:
                 raise ValueError(problem)
             if found.st_size > most_bytes:
                 raise ValueError(f"it has {found.st_size} bytes, the limit is {most_bytes}")
-            return file.read()
+            content = file.read(most_bytes + 1)  # it may grow while it is read
+        if len(content) > most_bytes:
+            raise ValueError(f"it has over {most_bytes} bytes, which is the limit")
+        return content
 
     def create(self, name: str) -> int:
         """Create a file and return a descriptor to append to it; FileExistsError if there is one."""

@@ -41,7 +41,7 @@ class _Mark:
 
 
 def marker_directories(environment: Mapping[str, str]) -> tuple[Path, ...]:
-    """The runtime directory of the unit; without one those of the session and of the host, where other agents look.
+    """The runtime directory of the unit; without one, the directories of the session and the host, where agents look.
 
     The first of systemd's directories counts. With DynamicUser= it is a link, which is followed (systemd.exec(5)).
     """
@@ -86,8 +86,8 @@ class GapMarker:
             self._is_logged = True
             log.log(
                 self.failure_level,
-                "counters are exported that are not saved, and that cannot be marked anywhere: they may fall after the "
-                "next start with a state directory: %s",
+                "counters are not saved and the gap marker cannot be written; they may go backwards after the next "
+                "start with a state directory: %s",
                 "; ".join(failed),
             )
 

@@ -266,9 +266,9 @@ def open_attributor(
     own_proc: Path = OWN_PROC,
     release_memory: Callable[[], None] = lambda: None,
 ) -> PersistentAttributor | None:
-    """An attributor whose counters persist, or that marks that they do not; ``None`` where none have to.
+    """An attributor whose counters persist, or that marks that they do not; ``None`` if they need not.
 
-    Those of a simulated host, and of instruments in another service, persist only in a directory that is named. The
+    Counters of a simulated host, and of instruments in another service, persist only in a directory that is named. The
     ``environment`` of instruments is empty. The boot id is read from ``own_proc``: the kernel is the same whatever
     /proc processes are read from. ``release_memory`` is called after each checkpoint.
     """

@@ -98,7 +98,7 @@ def recover(
 ) -> RecoveredState | None:
     """Recover the state of an earlier run of this boot; ``None`` if there is none, UntrustedState if it is unusable.
 
-    Cycles are replayed with the options in their journals. ``options`` count where there is no cycle to replay.
+    Cycles are replayed with the options in their journals. ``options`` count if the journals have no cycle.
     """
     checkpoint = _read_checkpoint(directory)
     if checkpoint is not None and checkpoint.head.boot_id != boot_id:

@@ -1,4 +1,4 @@
-"""A state directory in use: a journal line per cycle, and a checkpoint now and then.
+"""A state directory in use: a journal line per cycle, and periodic checkpoints.
 
 Only one agent uses a directory. Files are removed in an order such that after a kill at any moment the rest is either
 complete or not trusted.
@@ -38,14 +38,16 @@ log = logging.getLogger(__name__)
 
 _NEW_STATE: Final = "state.new"
 CHECKPOINT_AFTER_BYTES: Final = 8 << 20
-"""Of journal since the last checkpoint: the next one is due early. A cycle of 8 GPUs with 8 processes each has 35 kB,
-one of 16 GPUs with 200 processes each 1.7 MB."""
+"""With this much journal since the last checkpoint the next one is due early. A cycle of 8 GPUs with 8 processes each
+has 35 kB, one of 16 GPUs with 200 processes each 1.7 MB."""
 
 MOST_JOURNALLED_BYTES: Final = 24 << 20
-"""Of journals that no checkpoint replaces. A start has to replay them within its 10 s, at 0.1 to 0.2 s per MiB."""
+"""The limit of journals that no checkpoint replaces. A start has to replay them within its 10 s, at 0.1 to 0.2 s per
+MiB."""
 
 MOST_JOURNALS: Final = 8
-"""With more journals than this a start writes a checkpoint first: an agent that is always killed young never would."""
+"""With more journals than this a start writes a checkpoint first: an agent killed soon after every start would never
+write one."""
 
 _UNBOUNDED_S: Final = 1e8
 

@@ -15,13 +15,13 @@ from typing import Any, Final
 from urllib.parse import SplitResult, unquote, urlsplit
 
 from otel_gpu.bounded_io import Deadline, DeadlineReader, LineSplitter, one_line, parse_json
+from otel_gpu.config.groups import DEFAULT_LISTEN
 from otel_gpu.errors import OtelGpuError, Unavailable, UsageError
 from otel_gpu.top.latest import LatestView
 from otel_gpu.version import __version__
 from otel_gpu.view.history import merged
 from otel_gpu.view.model import History, decode_view
 
-PORT: Final = 9464
 _PATH: Final = "/api/events"
 _VIEW_EVENT: Final = "view"
 _DOCUMENT_EVENT: Final = "attribution"
@@ -36,7 +36,7 @@ _LONGEST_QUOTE: Final = 40
 _TLS_ALERT: Final = "\x15\x03"
 """The beginning of the answer of a TLS server to a request in plain text (RFC 8446, 5.1 and 6)."""
 
-_ALLOWED: Final = f"use http://HOST:PORT or https://HOST:PORT of a running agent, for example http://127.0.0.1:{PORT}"
+_ALLOWED: Final = f"use http://HOST:PORT or https://HOST:PORT of a running agent, for example http://{DEFAULT_LISTEN}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,13 +65,14 @@ def agent_address(url: str, origin: str) -> AgentAddress:
 def parse_agent_address(url: str) -> AgentAddress:
     """The address in a URL; ValueError if it is invalid."""
     parts = urlsplit(url.strip())
-    port, host = parts.port, parts.hostname or ""
+    host = parts.hostname or ""
     is_ascii = all(0x20 < ord(character) < 0x7F for character in host + parts.path)  # nothing that could end a request
     if parts.scheme not in {"http", "https"} or not host or parts.query or parts.fragment or not is_ascii:
         raise ValueError(url)
     # Users copy the URL of the page or of its JSON.
     path = parts.path.removesuffix("/").removesuffix("/api/attribution").removesuffix(_PATH)
-    return AgentAddress(parts.scheme == "https", host, PORT if port is None else port, path, _authorization(parts))
+    port = DEFAULT_LISTEN.port if parts.port is None else parts.port
+    return AgentAddress(parts.scheme == "https", host, port, path, _authorization(parts))
 
 
 def _without_secret(url: str) -> str:

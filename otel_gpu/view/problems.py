@@ -10,7 +10,7 @@ from otel_gpu.view.columns import Place, places_text
 from otel_gpu.view.gpus import HEALTH_TONES
 from otel_gpu.view.model import Problem
 from otel_gpu.view.terminal import Tone, printable
-from otel_gpu.view.text import state_with_reason
+from otel_gpu.view.text import plural, state_with_reason
 
 _SOURCE_TONES: Final = {
     SourceState.DEGRADED: Tone.WARN,
@@ -70,8 +70,7 @@ def _of_processes(report: Report) -> Iterator[Problem]:
         yield Problem(f"{name} processes", text, Tone.WARN)
     reasons = {str(reason): count for reason, count in report.unreadable.items() if count}
     if reasons:
-        number = sum(reasons.values())
-        processes = "1 process" if number == 1 else f"{number} processes"
+        processes = plural(sum(reasons.values()), "process")
         detail = ", ".join(f"{count} {reason}" for reason, count in reasons.items())
         text = f"{processes} could not be read: {detail}; see otel-gpu doctor"
         yield Problem(f"{processes} unreadable", text, Tone.WARN)

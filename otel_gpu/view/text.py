@@ -101,8 +101,9 @@ def gpu_span(seconds: float | None, places: int) -> str:
 
 
 def plural(count: int, noun: str) -> str:
-    """A number of things."""
-    return f"{count} {noun}{'' if count == 1 else 's'}"
+    """A number of things: ``1 GPU``, ``2 GPUs``, ``2 processes``."""
+    ending = "es" if noun.endswith("s") else "s"
+    return f"{count} {noun}{'' if count == 1 else ending}"
 
 
 def money(amount: float | None, currency: str) -> str:

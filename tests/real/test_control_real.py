@@ -60,7 +60,7 @@ def directory(request: pytest.FixtureRequest) -> Iterator[Path]:
     shutil.rmtree(made)
 
 
-def test_a_listener_of_another_user_is_believed_only_in_a_directory_that_it_was_given(directory: Path) -> None:
+def test_a_listener_of_another_user_is_accepted_only_in_a_directory_that_it_was_given(directory: Path) -> None:
     path = directory / "control.sock"
     with listener(path) as process:
         result = otel_gpu("pause", "--control-socket", str(path))

@@ -1,4 +1,4 @@
-"""The table of packages in ARCHITECTURE.md agrees with the imports."""
+"""The table of packages in ARCHITECTURE.md agrees with the imports, and names every module."""
 
 from __future__ import annotations
 
@@ -7,6 +7,8 @@ from collections import defaultdict
 from pathlib import Path
 
 import grimp
+
+from otel_gpu.cli.commands import COMMANDS
 
 PAGE = Path(__file__).parents[2] / "ARCHITECTURE.md"
 EVERYWHERE = {"errors", "version", "bounded_io"}
@@ -25,3 +27,22 @@ def test_packages_import_what_the_table_says() -> None:
     packages = {path.parent.name for path in (PAGE.parent / "otel_gpu").glob("*/__init__.py")}
     assert {package for package, _ in rows} == packages
     assert {package: imported[package] for package in packages - ALL} == stated
+
+
+def test_every_module_is_named_with_its_package() -> None:
+    section = PAGE.read_text(encoding="utf-8").partition("## Packages")[2].partition("\n## ")[0]
+    rows = dict(re.findall(r"^\| `(\w+)/` \|(.*)\|[^|]*\|$", section, re.MULTILINE))
+    inside = dict(re.findall(r"^\* `(\w+)/`(.*?)(?=^\*|^$)", section, re.MULTILINE | re.DOTALL))
+    commands = {path.stem for path in (PAGE.parent / "otel_gpu/cli").glob("*.py")} & {
+        *COMMANDS
+    }  # "a module per command"
+    unnamed = []
+    for path in (PAGE.parent / "otel_gpu").glob("*/**/*.py"):
+        package, *rest = path.relative_to(PAGE.parent / "otel_gpu").parts
+        text = inside[rest[0]] if package == "sources" and len(rest) > 1 else rows[package]
+        is_exempt = (
+            path.stem == "__init__" or path.stem.endswith("_pb2") or (package == "cli" and path.stem in commands)
+        )
+        if not is_exempt and f"`{path.stem}`" not in text:
+            unnamed.append(f"{package}/{'/'.join(rest)}")
+    assert unnamed == []

@@ -2,7 +2,7 @@
 
 The gRPC library takes 20 MB of memory for the life of the process and 3 ms of CPU per connection. A unary call takes
 one HTTP/2 stream (RFC 9113; gRPC in it: doc/PROTOCOL-HTTP2.md of github.com/grpc/grpc) and a tenth of the CPU. A
-complete message is a good answer: its headers are not read. Only those of a failed call are, with hpack (RFC 7541).
+complete message is a good answer: its headers are not read. The headers of a failed call are, with hpack (RFC 7541).
 """
 
 from __future__ import annotations

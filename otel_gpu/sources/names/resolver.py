@@ -115,7 +115,7 @@ def _admit(reads: Sequence[NameRead], seen: Mapping[WorkloadKey, WorkloadRef], p
 
 
 def _merge(admitted: _Admitted, problems: _Problems) -> dict[WorkloadKey, WorkloadInfo]:
-    """Every workload that a source knows. Of contradicting sources the first one counts; the other one is reported."""
+    """Every workload that a source knows. The first of contradicting sources counts; the other one is reported."""
     merged: dict[WorkloadKey, WorkloadInfo] = {}
     for number, each in enumerate(admitted):
         for key, known in each.items():

@@ -1,4 +1,4 @@
-"""Read the files of processes on a thread, without waiting for a process that does not let itself be read.
+"""Read the files of processes on a thread, without waiting for a process whose files do not respond.
 
 A read of ``/proc/<pid>/…`` may never return: it takes locks of the process (``mmap_lock``), and the ``stat`` of an open
 file asks its file system, which may be a FUSE server of the process itself. Such a read is abandoned on its thread, and
@@ -96,7 +96,7 @@ class ProcessRecord:
 
 
 class Limits(NamedTuple):
-    """How much one cycle reads. Descriptor directories and descriptors are those of processes that are not tracked."""
+    """How much one cycle reads. Directories of descriptors and descriptors count for untracked processes only."""
 
     processes: int
     descriptors: int
@@ -135,7 +135,7 @@ class ProcessReader:
 
     @property
     def is_full(self) -> bool:
-        """Whether so many reads have not returned that not all processes are read."""
+        """Whether too many reads have not returned to read all processes."""
         return len(self._abandoned) >= MAX_ABANDONED_BY_SCAN
 
     def stuck_pids(self) -> frozenset[int]:
@@ -339,7 +339,7 @@ class _Round:
             return 0.0 if self._current is None else now_s - self._started_s
 
     def abandon(self) -> ProcessRecord | None:
-        """Let nothing count that is read from now on. Returns a copy of what was read of the process in progress."""
+        """Discard everything read from now on. Returns a copy of what was read of the process in progress."""
         with self._lock:
             self._is_abandoned = True
             return None if self._current is None else replace(self._current)
@@ -383,7 +383,7 @@ class _Round:
             try:
                 found = directory.named_devices(wanted.cursor if is_same else 0, limit)
             except OSError as error:
-                # Unreadable descriptors are not closed: those of the last scan persist.
+                # Unreadable descriptors are not closed: the result of the last scan persists.
                 record.fault = denial_of(error, directory)
             else:
                 named = found.nodes
@@ -466,7 +466,7 @@ def read_boot_time(root_fd: int) -> int | None:
 def fault_of(error: OSError, denied: UnreadableReason) -> Fault | None:
     """The fault behind an error: ``None`` if the process has ended, ``denied`` if the kernel refuses.
 
-    Raises Unavailable if the agent itself lacks descriptors or memory, which is no fault of the process.
+    Raises Unavailable if the agent itself lacks descriptors or memory, not the process.
     """
     if error.errno in _GONE:
         return None

@@ -126,7 +126,7 @@ class ProcfsSource:
             self._facts.boot_time_s = listing.boot_time_s
             self._last = self._read(cycle, listing.processes, frozenset(pids), frozenset(measured))
         except Unavailable as late:
-            reason = f"{late}; processes are those of the last answer"
+            reason = f"{late}; the processes of the last answer are used"
             return replace(self._last, state=SourceState.DEGRADED, reason=reason, errors=1)
         return self._last
 

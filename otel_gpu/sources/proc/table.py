@@ -95,7 +95,7 @@ class TrackedProcess:
     fds_ns: int | None = None
     cgroup_ns: int | None = None
     facts: ProcessFacts | None = None
-    """The facts last returned; ``None`` if it was not asked for and is no holder."""
+    """The facts last returned; ``None`` if it was neither asked for nor a holder."""
     settled_until_ns: int = 0
     """Until this time ``facts`` are returned without reading a file."""
     fault: Fault | None = None

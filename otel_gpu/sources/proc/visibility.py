@@ -31,7 +31,7 @@ class ReadGaps:
 
     ``unidentified`` is the number of processes without a known workload. ``cgroups_are_relative``: their cgroup
     paths are relative to a cgroup namespace of the agent. ``devices_error`` is why open device nodes could not be
-    verified. ``are_too_many_stuck``: so many reads have not returned that not all processes are read.
+    verified. ``are_too_many_stuck``: too many reads have not returned to read all processes.
     """
 
     faults: Sequence[Fault]
@@ -62,7 +62,7 @@ class ProcVisibility:
 
     @property
     def are_pids_own(self) -> bool:
-        """Whether pids are those of the agent's pid namespace, and so those that the driver returns."""
+        """Whether pids are of the agent's pid namespace, as the pids that the driver returns."""
         return self.are_pids_complete or shows_own_pids(self._root) is True
 
     def shows_all(self, gaps: ReadGaps) -> bool:

@@ -179,7 +179,10 @@ def test_driver_calls_are_counted_while_a_process_makes_them(tmp_path: Path) -> 
 def test_the_page_has_the_recorded_figures() -> None:
     text = page.PAGE.read_text(encoding="utf-8")
     assert page.page(text) == text, "python -m bench.cost.page writes it"
-    assert text.count("<!-- made: ") == text.count("<!-- end -->") == 4
+    percent = page.percent_of_a_core(page.read("now"))
+    assert f"{percent} of one CPU core" in text
+    assert f"**Costs** {percent} of one CPU core" in (page.PAGE.parents[1] / "README.md").read_text(encoding="utf-8")
+    assert text.count("<!-- made: ") == text.count("<!-- end -->") == 5
 
 
 def test_a_fleet_costs_as_much_as_its_hosts_together() -> None:

@@ -158,7 +158,7 @@ def test_the_example_of_a_command_is_valid(command: Command) -> None:
         (["onec"], "there is no command 'onec'; did you mean once?"),
         (["frobnicate"], "there is no command 'frobnicate'; use one of config, demo, doctor, metrics, once, pause,"),
         (["pause", "--for", "soon"], "--for: 'soon' is not a valid duration; use 1s to 168h, for example 10m"),
-        (["pause", "--fro", "1m"], "pause does not know '--fro'; did you mean --for?"),
+        (["pause", "--fro", "1m"], "pause does not know '--fro'; use one of --config, --control-socket, --for, --help"),
         (["--for", "1m", "pause"], "flags come after the command: otel-gpu pause --for 1m"),
         (["resume", "--control-socket", "x"], "--control-socket: 'x' is not a valid path; use auto, none, or an"),
         (["setup", "acounting"], "setup does not know 'acounting'; did you mean accounting?"),
@@ -173,11 +173,14 @@ def test_the_example_of_a_command_is_valid(command: Command) -> None:
         (["--foo"], "there is no flag '--foo'; use one of --help, --version"),
         (["once", "GPU-0"], "once does not know 'GPU-0'; once takes flags only"),
         (["once", "--format", "xml"], "--format: 'xml' is not a valid value; use table, json, prometheus or otlp"),
-        (["once", "--interval"], "--interval: expected one argument; see otel-gpu once --help"),
+        (["once", "--interval"], "--interval needs a DURATION; see otel-gpu once --help"),
+        (["once", "--source"], "--source needs one of nvml|sim|auto; see otel-gpu once --help"),
+        (["pause", "--for"], "--for needs a DURATION; see otel-gpu pause --help"),
         (["run", "--view=yes"], "--view takes no value; use --view"),
         (["run", "--help=yes"], "--help takes no value; use --help"),
         (["--version=3"], "--version takes no value; use --version"),
         (["run", "--foo"], "run does not know '--foo'; see otel-gpu run --help"),
+        (["run", "--nope"], "run does not know '--nope'; see otel-gpu run --help"),
         (["run", "-x"], "run does not know '-x'; see otel-gpu run --help"),
         (["run", "--otlp-endpiont=x"], "run does not know '--otlp-endpiont=x'; did you mean --otlp-endpoint?"),
         (["top", "--gpu"], "top does not know '--gpu'; see otel-gpu top --help"),
@@ -244,7 +247,7 @@ def json_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         (["run", *JSON_FLAG, "--config", "/nonexistent"], "", "cannot read the configuration file /nonexistent: "),
         (["run", "--interval", "x"], "json", "--interval: 'x' is not a valid duration; "),
         (["run", *JSON_FLAG, "--bogus"], "", "run does not know '--bogus'; "),
-        (["run", "--interval", *JSON_FLAG], "", "--interval: expected one argument; "),
+        (["run", "--interval", *JSON_FLAG], "", "--interval needs a DURATION; "),
         (["run", "--log-format", "jsn"], "json", "--log-format: 'jsn' is not a valid value; "),
         (["run", "--interval", "x", "--config=json.yaml"], "", "--interval: 'x' is not a valid duration; "),
         (["run", "--bogus", "--config", "json.yaml"], "", "run does not know '--bogus'; "),
@@ -343,14 +346,19 @@ def test_setup_accounting_has_a_long_deadline_and_ignores_settings_of_other_comm
 def test_config_prints_each_value_with_its_origin(run: Callable[..., Line], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OTEL_GPU_SEED", "7")
     monkeypatch.setenv("OTEL_GPU_SEDE", "8")
+    monkeypatch.setenv("OTEL_GPU_ZZZ", "9")
     line = run("config", "--listen", "[::1]:80")
     assert (line.code, line.err) == (0, "")
     rows = [row.split(maxsplit=2) for row in line.out.splitlines()]
-    assert [row[0] for row in rows[:-1]] == [setting.key for setting in SETTINGS]
+    assert [row[0] for row in rows[:-2]] == [setting.key for setting in SETTINGS]
     assert ["seed", "7", "OTEL_GPU_SEED"] in rows
     assert ["listen", "[::1]:80", "--listen"] in rows
     assert ["interval", "5s", "default"] in rows
-    assert line.out.splitlines()[-1] == "OTEL_GPU_SEDE is set but is not a setting; it is ignored"
+    hint = "did you mean OTEL_GPU_SEED?"
+    assert line.out.splitlines()[-2:] == [
+        f"OTEL_GPU_SEDE is set but is not a setting; it is ignored; {hint}",
+        "OTEL_GPU_ZZZ is set but is not a setting; it is ignored",
+    ]
 
 
 @pytest.mark.parametrize(
@@ -395,6 +403,12 @@ def test_config_prints_each_value_with_its_origin(run: Callable[..., Line], monk
         ([], {"OTEL_RESOURCE_ATTRIBUTES": "service.name=a"}, ("service-name", "a", "resource-attributes")),
         ([], {}, ("docker-cert-path", "~/.docker", "default")),
         ([], {}, ("price-kwh", "none", "default")),
+        ([], {}, ("pod-resources-socket", "the kubelet's socket: standard, k0s or MicroK8s", "default")),
+        (["--environment", "host"], {}, ("docker-host", "not used", "environment")),
+        (["--environment", "docker"], {}, ("docker-host", "unix:///var/run/docker.sock", "default")),
+        (["--environment", "docker"], {"CONTAINER_HOST": "/p.sock"}, ("podman-host", "not used", "environment")),
+        (["--environment", "slurm"], {}, ("cri-socket", "not used", "environment")),
+        (["--environment", "kubernetes", "--cri-socket", "/c.sock"], {}, ("cri-socket", "/c.sock", "--cri-socket")),
     ],
 )
 def test_config_shows_the_value_in_force(
@@ -414,9 +428,18 @@ def test_config_shows_the_value_in_force(
 @pytest.mark.parametrize(
     ("arguments", "complaint", "shown"),
     [
-        (["--seed", "one"], "--seed: 'one' is not a valid whole number; use ", ["seed", "one", "--seed"]),
+        (["--seed", "one"], "--seed: 'one' is not a valid whole number; use ", ["seed", "one", "--seed  <- not valid"]),
         (["--seed", "one", "--prometheus"], "--seed: 'one' is not ", ["prometheus", "on", "--prometheus"]),
-        (["--retention", "5s"], "--retention: '5s' is too short; use ", ["retention", "5s", "--retention"]),
+        (
+            ["--retention", "5s"],
+            "--retention: '5s' is too short; use ",
+            ["retention", "5s", "--retention  <- not valid"],
+        ),
+        (
+            ["--compat", "my-gpu-exporter", "--my-gpu-exporter-flags=--x=1"],
+            "--my-gpu-exporter-flags: my-gpu-exporter has no flag --x; use --",
+            ["my-gpu-exporter-flags", "--x=1", "--my-gpu-exporter-flags  <- not valid"],
+        ),
         (["--config", "/nowhere/x"], "cannot read the configuration file /nowhere/x", ["seed", "1", "default"]),
     ],
 )
@@ -428,6 +451,8 @@ def test_config_prints_values_before_the_error(
     rows = [row.split(maxsplit=2) for row in line.out.splitlines()]
     assert [row[0] for row in rows] == [setting.key for setting in SETTINGS]
     assert shown in rows
+    marked = [row for row in rows if row[2].endswith("<- not valid")]
+    assert len(marked) == (0 if "--config" in arguments else 1)
     assert Line(line.code, "", line.err).complaint.startswith(complaint)
 
 

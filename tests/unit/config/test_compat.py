@@ -183,7 +183,7 @@ def test_flags_have_the_syntax_of_go() -> None:
 
 def test_an_unknown_flag_is_refused_with_all_flags() -> None:
     assert complaint({"compat": "my-gpu-exporter", "my-gpu-exporter-flags": "--whatever=1"}).startswith(
-        "my-gpu-exporter-flags: my-gpu-exporter has no flag --whatever; use --dcgm-update-frequency, --process"
+        "--my-gpu-exporter-flags: my-gpu-exporter has no flag --whatever; use --dcgm-update-frequency, --process"
     )
 
 
@@ -221,7 +221,7 @@ def test_invalid_flags_are_refused(text: str) -> None:
 def test_an_invalid_flag_is_an_error_in_one_line(flag: str) -> None:
     name, _, value = flag.partition("=")
     message = complaint({"compat": "my-gpu-exporter", "my-gpu-exporter-flags": f"'--{flag}'"})
-    assert message.startswith(f"my-gpu-exporter-flags: --{name}: {value!r} is ")
+    assert message.startswith(f"--my-gpu-exporter-flags: --{name}: {value!r} is ")
 
 
 @pytest.mark.parametrize(
@@ -237,7 +237,7 @@ def test_an_option_that_only_the_agent_decides_is_a_note_with_the_agents_flag(
 ) -> None:
     name, _, text = flag.partition("=")
     (note,) = my_gpu(f"--{flag}").notes
-    assert note.startswith(f"my-gpu-exporter-flags: --{name} is {text!r}; ")
+    assert note.startswith(f"--my-gpu-exporter-flags: --{name} is {text!r}; ")
     assert f"--{agents} " in note
     assert my_gpu(f"--{flag}", **{agents: value}).notes == ()
 

@@ -204,7 +204,8 @@ def test_an_error_names_the_standard_variable(variable: str, text: str) -> None:
 
 def test_an_error_about_milliseconds_says_so() -> None:
     assert complaint({}, OTEL_METRIC_EXPORT_INTERVAL="often").endswith("milliseconds from 100 to 3600000")
-    assert complaint({}, OTEL_EXPORTER_OTLP_TIMEOUT="0").endswith("milliseconds from 100 to 600000")
+    for text in ("0", "10s", "1000.5"):
+        assert complaint({}, OTEL_EXPORTER_OTLP_TIMEOUT=text).endswith("milliseconds from 100 to 600000")
 
 
 # ---------------------------------------------------------------------------- secrets

@@ -261,8 +261,12 @@ def test_our_own_listen_beats_the_prometheus_variables_which_beat_the_file(tmp_p
 
 
 def test_an_error_about_the_prometheus_port_names_its_variable() -> None:
-    text = complaint({}, {"OTEL_EXPORTER_PROMETHEUS_PORT": "http"})
-    assert text.startswith("OTEL_EXPORTER_PROMETHEUS_PORT: '127.0.0.1:http' is not a valid address; use a port from 0")
+    problem = "is not a valid address; use a port from 0"
+    for port in ("http", "70000"):
+        text = complaint({}, {"OTEL_EXPORTER_PROMETHEUS_PORT": port})
+        assert text.startswith(f"OTEL_EXPORTER_PROMETHEUS_PORT: '{port}' {problem}")
+    both = {"OTEL_EXPORTER_PROMETHEUS_HOST": "h", "OTEL_EXPORTER_PROMETHEUS_PORT": "70000"}
+    assert ": 'h:70000' is not a valid address; use a host name" in complaint({}, both)
 
 
 def test_unknown_variables_with_our_prefix_are_listed() -> None:

@@ -122,3 +122,20 @@ def test_a_lock_is_held_once(directory: PrivateDirectory) -> None:
         directory.lock("lock")
     os.close(held)
     os.close(directory.lock("lock"))
+
+
+def test_a_file_that_grows_while_it_is_read_is_refused(
+    directory: PrivateDirectory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    directory.write("a", b"0123456789")
+    original = os.fstat
+
+    def fstat_then_grow(descriptor: int) -> os.stat_result:
+        found = original(descriptor)
+        with (directory.path / "a").open("ab") as file:
+            file.write(b"0123456789")
+        return found
+
+    monkeypatch.setattr(os, "fstat", fstat_then_grow)
+    with pytest.raises(ValueError, match="over 15 bytes"):
+        directory.read("a", most_bytes=15)

@@ -18,7 +18,7 @@ from otel_gpu.clock import SystemClock
 from otel_gpu.config.values import Address
 from otel_gpu.errors import OtelGpuError, Unavailable, UsageError
 from otel_gpu.top.latest import Latest, LatestView, Outage
-from otel_gpu.top.remote import PORT, RemoteViews, agent_address, events
+from otel_gpu.top.remote import RemoteViews, agent_address, events
 from otel_gpu.version import __version__
 from otel_gpu.web.bodies import Bodies
 from otel_gpu.web.endpoints import EVENTS_PATH, EventStream
@@ -285,10 +285,10 @@ def test_a_certificate_needs_a_trusted_authority(tmp_path: Path, monkeypatch: py
     ("url", "shown"),
     [
         ("http://node-1:9464", "http://node-1:9464"),
-        ("http://node-1/", f"http://node-1:{PORT}"),
+        ("http://node-1/", "http://node-1:9464"),
         ("https://[::1]:9464/api/attribution", "https://[::1]:9464"),
         ("http://user:pass@node-1:1/gpu/api/events", "http://node-1:1/gpu"),
-        (" http://node-1 ", f"http://node-1:{PORT}"),
+        (" http://node-1 ", "http://node-1:9464"),
     ],
 )
 def test_the_agent_of_a_url_is_shown_without_the_password(url: str, shown: str) -> None:

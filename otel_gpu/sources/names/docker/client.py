@@ -323,7 +323,7 @@ class Events:
     def __init__(self, response: Any) -> None:
         self._response = response
         self._answer: _EventStream = response.raw._original_response  # noqa: SLF001 - the only way to it
-        # Each read returns what has arrived. Those of requests wait for as much as was requested.
+        # Each read returns what has arrived. The reads of requests wait for the requested size.
         self._stream = CancellableStream(iter(partial(self._answer.read1, _CHUNK_BYTES), b""), response)
 
     def __iter__(self) -> Iterator[bytes | None]:
@@ -415,7 +415,7 @@ _MAX_QUEUED: Final = 10_000
 _MAX_QUEUED_BYTES: Final = 8 << 20
 _MAX_EVENTS_PER_S: Final = 500.0
 """Longest queue, and the highest rate of a stream after that many events. Beyond it the stream is closed: a new list
-costs less than so many events."""
+costs less than that many events."""
 
 
 class EventListener:

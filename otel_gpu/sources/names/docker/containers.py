@@ -1,6 +1,6 @@
 """Parse an engine's JSON: inspect documents with the GPUs granted, entries of the list, events. Pure; accepts any JSON.
 
-The fields are those of the Docker Engine API. Podman's compatible service has the same ones.
+The Docker Engine API defines the fields. Podman's compatible service has the same ones.
 """
 
 from __future__ import annotations

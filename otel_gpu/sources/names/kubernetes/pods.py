@@ -1,6 +1,6 @@
 """Parse pods of the API into workloads. Pure; accepts any JSON.
 
-The fields are those of core/v1 Pod in the API reference.
+core/v1 Pod in the API reference defines the fields.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""A process that does not let itself be read delays no other process, and does not use up the agent's threads."""
+"""A process whose files do not respond delays no other process, and does not use up the agent's threads."""
 
 from __future__ import annotations
 

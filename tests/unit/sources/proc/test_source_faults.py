@@ -192,7 +192,7 @@ def test_an_agent_without_descriptors_keeps_the_last_answer_and_says_why(
     refuse("/7/stat", errno.EMFILE)
     read = source.read([7])
     assert (read.processes, read.state, read.unreadable) == (before.processes, SourceState.DEGRADED, {})
-    assert read.reason == "Too many open files; processes are those of the last answer"
+    assert read.reason == "Too many open files; the processes of the last answer are used"
 
 
 def test_a_process_with_an_unreadable_cgroup_keeps_its_workload(
