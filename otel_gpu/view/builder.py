@@ -10,7 +10,14 @@ from typing import Final, NamedTuple
 from zlib import crc32
 
 from otel_gpu.model import GpuReport, Report
-from otel_gpu.view.columns import DEFAULT_SORT, PART_COLUMNS, PROCESS_COLUMNS, declared, workload_columns
+from otel_gpu.view.columns import (
+    DEFAULT_SORT,
+    GPU_COLUMNS,
+    PART_COLUMNS,
+    PROCESS_COLUMNS,
+    declared,
+    workload_columns,
+)
 from otel_gpu.view.gpus import gpu_view
 from otel_gpu.view.history import SLOT_S, SLOTS, Recorder, newest
 from otel_gpu.view.model import Cell, Column, GpuView, Total, View, WorkloadRow
@@ -94,6 +101,7 @@ class ViewBuilder:
             totals=() if report.pod is not None else _totals(report, columns, rows),
             gpus=tuple(gpus),
             no_gpus="No GPU could be read." if report.pod is None else "",
+            gpu_columns=declared(GPU_COLUMNS),
             columns=columns,
             part_columns=declared(PART_COLUMNS),
             process_columns=declared(PROCESS_COLUMNS),

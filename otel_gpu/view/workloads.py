@@ -138,7 +138,6 @@ class Workloads:
             id=printable(workload.ref.id),
             name=name,
             full_name=printable(workload.display_name),
-            origin=printable(kind_and_origin(workload)),
             colour=None if figures.ended else colours.get(key, 0),
             state=figures.row_state,
             tone=figures.tone,
@@ -193,6 +192,7 @@ class Workloads:
             idle_mj=sum_known(part.totals.idle_mj for part in parts if part.totals is not None),
             since_ns=self.since_ns(workload),
             ended=not active,
+            origin=Cell(origin := printable(kind_and_origin(workload)), origin.lower()),
             cost=self._cost(workload),
         )
 

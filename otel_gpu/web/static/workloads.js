@@ -5,6 +5,10 @@ import { matches, parseFilter } from "./filter.js";
 
 const STEP = 100; // rows at first, and so many more each time: a table of thousands is slow to draw
 
+const ORIGIN = "origin"; // drawn under the name
+
+const drawn = (columns) => columns.map((column, at) => ({ ...column, at })).filter((column) => column.key !== ORIGIN);
+
 const kindOf = (column) => (column.is_number ? "number" : "text");
 
 const createHeading = (column, ...children) =>
@@ -95,7 +99,7 @@ export class Workloads {
   #drawHeadings(columns) {
     reconcile(
       byId("columns"),
-      columns,
+      drawn(columns),
       (column) => column.key,
       (column) => {
         const button = el("button", { type: "button", title: column.meaning }, column.name);
@@ -132,9 +136,9 @@ export class Workloads {
     setAttribute(head, "title", workload.full_name);
     setAttribute(swatch, "class", `swatch ${markClass({ kind: "measured", colour: workload.colour })}`);
     setText(name, workload.name);
-    setText(head.lastChild, workload.origin);
+    setText(head.lastChild, workload.cells.find((_, at) => this.#view.columns[at].key === ORIGIN)?.text ?? "");
     setAttribute(row, "class", `tone-${workload.tone}${workload.colour === null ? " past" : ""}`);
-    drawCells(row, this.#view.columns, workload.cells, 1);
+    drawCells(row, drawn(this.#view.columns), workload.cells, 1);
   }
 
   #createDetails(workload) {
@@ -159,7 +163,7 @@ export class Workloads {
     const { columns, process_columns } = this.#view;
     const [cell] = row.children;
     const [facts, none, table] = cell.children;
-    setAttribute(cell, "colspan", String(columns.length));
+    setAttribute(cell, "colspan", String(drawn(columns).length));
     setDetails(facts.firstChild, identity);
     setDetails(facts.lastChild, explanation);
     setHidden(none, processes.length > 0);
@@ -172,7 +176,7 @@ export class Workloads {
       () => el("tr", { role: "row" }),
       (child, process) => {
         setAttribute(child, "class", `tone-${process.tone}`);
-        drawCells(child, process_columns, process.cells, 0);
+        drawCells(child, drawn(process_columns), process.cells, 0);
       },
     );
   }
@@ -181,13 +185,13 @@ export class Workloads {
 /** The cells of a row from column `first` on, after as many children that are drawn otherwise. */
 function drawCells(row, columns, cells, first) {
   while (row.children.length > columns.length) row.lastChild.remove(); // the cost column can go
-  for (let at = first; at < columns.length; at += 1) {
-    const column = columns[at];
-    if (row.children.length === at) row.append(el("td", { role: "cell" }, el("data")));
-    const cell = row.children[at];
+  for (let place = first; place < columns.length; place += 1) {
+    const column = columns[place];
+    if (row.children.length === place) row.append(el("td", { role: "cell" }, el("data")));
+    const cell = row.children[place];
     setAttribute(cell, "class", kindOf(column));
     setAttribute(cell, "data-label", column.name);
     setAttribute(cell, "data-key", column.key);
-    setCell(cell.firstChild, cells[at]);
+    setCell(cell.firstChild, cells[column.at]);
   }
 }

@@ -95,7 +95,7 @@ def test_the_second_line_has_the_totals() -> None:
 
 
 def test_the_end_of_the_origin_is_visible_which_differs_between_replicas() -> None:
-    rows = [row(end, GIB)._replace(origin=f"container · a-pod-of-some-length-{end}") for end in ("5w7lx", "86tsb")]
+    rows = [row(end, GIB, origin=f"container · a-pod-of-some-length-{end}") for end in ("5w7lx", "86tsb")]
     lines = drawn(crowd(*rows), 115)
     for each in rows:
         [line] = [line for line in lines if f" {each.name} " in line]

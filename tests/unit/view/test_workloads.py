@@ -131,7 +131,7 @@ def test_a_workload_is_explained_by_its_state_each_figure_and_each_gpu() -> None
         *("GPU 0", "GPU 1"),
     ]
     assert found[0].text == "busy (it worked in the last samples)"
-    assert [each.text for each in found[1:7]] == [column.reason for column in row.cells[2:8]]
+    assert [each.text for each in found[1:7]] == [column.reason for column in row.cells[3:9]]
 
 
 @pytest.mark.parametrize(
