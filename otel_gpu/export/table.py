@@ -10,7 +10,20 @@ from otel_gpu.model import GpuReport, MemorySplit, Report
 from otel_gpu.view.columns import PROCESS_COLUMNS
 from otel_gpu.view.model import ProcessRow, View, ordered
 from otel_gpu.view.terminal import TONE_STYLES, Paint, Style, TextColumn, Tone, cells, printable, shorten, table
-from otel_gpu.view.text import BAR_MARKS, LEGEND, MARKS, MIB, SIMULATED_HOST, UNKNOWN, bar, utc, whole
+from otel_gpu.view.text import (
+    BAR_MARKS,
+    INFERRED_MEANING,
+    LEGEND,
+    MARKS,
+    MIB,
+    SIMULATED_HOST,
+    UNKNOWN,
+    bar,
+    more_lines,
+    power_meaning,
+    utc,
+    whole,
+)
 
 _LEAST_LINES: Final = 3
 """Least lines of each table on a small screen: heading, first row, number of further rows."""
@@ -89,9 +102,9 @@ def _legend(report: Report, view: View, width: int) -> list[str]:
         texts.append("  ".join(f"{mark} {meaning}" for mark, meaning in MARKS.items()))
     inferred = [column.key for column in view.part_columns].index("inferred")
     if any(texts[inferred] for row in view.workloads for texts in row.parts):
-        texts.append("INFERRED is memory that the driver does not list and evidence explains, with the confidence")
+        texts.append(INFERRED_MEANING)
     if report.window_s and any(gpu.energy is not None for gpu in report.gpus):
-        texts.append(f"POWER is the mean of the last {report.window_s:.1f} s")
+        texts.append(power_meaning(report.window_s))
     return [line for text in texts for line in textwrap.wrap(text, width)]
 
 
@@ -102,7 +115,7 @@ def _cut(tables: Sequence[list[str]], room: int, paint: Paint) -> list[list[str]
         later = sum(1 + min(len(other), _LEAST_LINES) for other in tables[index + 1 :])
         limit = min(room - 1, max(room - 1 - later, _LEAST_LINES))
         if len(lines) > limit:
-            more = paint(f"… {len(lines) - limit + 1} more", Style.DIM)
+            more = paint(more_lines(len(lines) - limit + 1), Style.DIM)
             lines = [*lines[: limit - 1], more] if limit > 1 else []  # noqa: PLW2901
         fitted.append(lines)
         room -= 1 + len(lines) if lines else 0
@@ -139,7 +152,7 @@ def _workloads(view: View, width: int, paint: Paint) -> list[str]:
     )
     rows = [
         [workload.cells[name].text, workload.cells[origin].text, *texts]
-        for workload in ordered(view, view.workloads, view.sort)
+        for workload in ordered(view.columns, view.workloads, view.sort)
         for texts in workload.parts
     ]
     return table(columns, rows, width, paint) if rows else [view.no_workloads]

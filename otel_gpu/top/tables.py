@@ -19,7 +19,7 @@ from otel_gpu.view.text import (
     UNATTRIBUTED,
     UNKNOWN,
     bar_cells,
-    plural,
+    filled,
     whole,
 )
 
@@ -307,8 +307,8 @@ def _scrolled(top: int, at: int, visible: int, count: int) -> int:
 
 def _count(view: View, navigation: Navigation, lines: Sequence[Line]) -> list[Piece]:
     found = len({line.workload.key for line in lines})
-    all_ = plural(len(view.workloads), "workload")
-    pieces = [Piece(f"{found} of {all_}" if navigation.filter else all_, (Style.BOLD,))]
+    template = view.words.found_workloads if navigation.filter else view.words.all_workloads
+    pieces = [Piece(filled(template, found=found), (Style.BOLD,))]
     if navigation.filter:
         pieces.append(Piece(f"  filter: {navigation.filter}", (Style.YELLOW,)))
     if len(lines) > navigation.page:

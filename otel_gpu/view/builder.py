@@ -23,7 +23,7 @@ from otel_gpu.view.history import SLOT_S, SLOTS, Recorder, newest
 from otel_gpu.view.model import Cell, Column, GpuView, Total, View, WorkloadRow
 from otel_gpu.view.problems import problems, remedy
 from otel_gpu.view.terminal import printable
-from otel_gpu.view.text import gpu_power_w, out_of, percent, plural, simulation_warning, size, watts
+from otel_gpu.view.text import gpu_power_w, out_of, percent, plural, simulation_warning, size, watts, words
 from otel_gpu.view.workloads import Workloads, sum_known
 
 _TITLE: Final = "GPU use by workload"
@@ -110,6 +110,7 @@ class ViewBuilder:
             no_workloads=_none(report, "workload", "workloads"),
             no_processes=_none(report, "process", "processes"),
             no_matches="No workload matches this filter.",
+            words=words(len(rows)),
             plot_span_s=SLOTS * SLOT_S,
             plot_gap_s=_GAP_SLOTS * max(subject.interval_s, SLOT_S),
             history=newest(history) if newest_slot_only else history,

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from functools import cache
 from types import NoneType, UnionType
 from typing import Any, Final, NamedTuple, TypeAlias, Union, get_args, get_origin, get_type_hints
 
 from otel_gpu.view.terminal import Tone, printable
-from otel_gpu.view.text import BAR_MARKS
+from otel_gpu.view.text import BAR_MARKS, Words
 
 Summary: TypeAlias = tuple[float, float, float]
 """The samples of one figure in one slot of the history: mean, lowest, highest."""
@@ -222,14 +222,18 @@ class View(NamedTuple):
     no_workloads: str
     no_processes: str
     no_matches: str
+    words: Words
     plot_span_s: float
     plot_gap_s: float
     history: History
 
 
-def ordered(view: View, rows: Iterable[WorkloadRow], sort: Sort) -> list[WorkloadRow]:
-    """The rows in this order. Unknown values come last, and equal ones in the order of names, in both directions."""
-    at = next((at for at, column in enumerate(view.columns) if column.key == sort.column), 0)
+def ordered(columns: Sequence[Column], rows: Iterable[WorkloadRow], sort: Sort) -> list[WorkloadRow]:
+    """The rows in this order. Unknown values come last, and equal ones in the order of names, in both directions.
+
+    The page sorts in the browser by the same rules; tests/sort_cases.json is a table of cases for both.
+    """
+    at = next((at for at, column in enumerate(columns) if column.key == sort.column), 0)
 
     def value(row: WorkloadRow) -> Any:
         return row.cells[at].value
@@ -238,6 +242,11 @@ def ordered(view: View, rows: Iterable[WorkloadRow], sort: Sort) -> list[Workloa
     known = [row for row in by_name if value(row) is not None]
     unknown = [row for row in by_name if value(row) is None]
     return sorted(known, key=value, reverse=sort.descending) + unknown
+
+
+def chosen(sort: Sort, column: Column) -> Sort:
+    """The order after the user chose this column: numbers descend at first; a second choice reverses the order."""
+    return Sort(column.key, not sort.descending if sort.column == column.key else column.is_number)
 
 
 # ---------------------------------------------------------------------------- plain data for JSON, and back

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from itertools import accumulate, pairwise
-from typing import Final
+from typing import Final, NamedTuple
 
 from otel_gpu.model import GpuReport, MemorySplit, MethodEnergy
 
@@ -36,6 +37,70 @@ KEY: Final = (
     "Idle time on several GPUs is summed (GPU-m).",
 )
 """What the marks and figures of workloads mean."""
+
+INFERRED_MEANING: Final = "INFERRED is memory that the driver does not list and evidence explains, with the confidence"
+
+NO_PROBLEMS: Final = "no problems"
+EVERYTHING_READ: Final = "No problems: every source could be read."
+READING: Final = "reading the GPUs…"
+CONNECTING: Final = "connecting to the agent at {address}…"
+
+
+class Words(NamedTuple):
+    """Texts around the figures. A name in braces is filled in where the view is drawn, with ``filled``."""
+
+    obtained: str
+    all_workloads: str
+    found_workloads: str
+    shown_workloads: str
+    further_workloads: str
+    ascending: str
+    descending: str
+    processes_of: str
+    as_of: str
+    paused: str
+    lost: str
+    lost_title: str
+    no_data: str
+    no_connection: str
+    back: str
+
+
+def words(workloads: int) -> Words:
+    """The texts around the figures of so many workloads."""
+    all_ = plural(workloads, "workload")
+    return Words(
+        obtained="How these figures were obtained",
+        all_workloads=all_,
+        found_workloads=f"{{found}} of {all_}",
+        shown_workloads="{shown} workloads are shown",
+        further_workloads="Show {more} more of {found}",
+        ascending="Sorted by {column}, ascending",
+        descending="Sorted by {column}, descending",
+        processes_of="Processes of {workload}",
+        as_of="as of {time}",
+        paused="paused, as of {time}",
+        lost="Lost the agent at {since}: {reason}. The figures are old, from {time}. Retrying…",
+        lost_title="(lost) {title}",
+        no_data="it sends no data",
+        no_connection="no connection",
+        back="The agent is back.",
+    )
+
+
+def filled(template: str, **values: object) -> str:
+    """The template with these values for the names in braces. Any text is a template: an agent may send it."""
+    return re.sub(r"\{(\w+)\}", lambda name: str(values.get(name[1], name[0])), template)
+
+
+def power_meaning(window_s: float) -> str:
+    """What the power of a table is."""
+    return f"POWER is the mean of the last {window_s:.1f} s"
+
+
+def more_lines(count: int) -> str:
+    """The last line of a table that was cut."""
+    return f"… {count} more"
 
 
 def size(bytes_: float | None) -> str:

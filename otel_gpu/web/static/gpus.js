@@ -6,12 +6,12 @@ import { createPlot, updatePlot } from "./plots.js";
 export function updateGpus(parent, view, history) {
   const names = Object.fromEntries(view.gpu_columns.map((column) => [column.key, column.name]));
   reconcile(
-    parent, view.gpus, (gpu) => gpu.uuid, (gpu) => createCard(gpu, names),
+    parent, view.gpus, (gpu) => gpu.uuid, (gpu) => createCard(gpu, names, view.words),
     (card, gpu) => updateCard(card, gpu, history, view),
   );
 }
 
-function createCard(gpu, names) {
+function createCard(gpu, names, words) {
   const card = el("article", { class: "gpu" });
   const title = el("h3", { id: `gpu-${gpu.uuid}` });
   title.append(el("span", { class: "index" }), " ", el("span", { class: "model" }));
@@ -28,7 +28,7 @@ function createCard(gpu, names) {
     el("div", { class: "bars" }),
     el("ul", { class: "holders" }),
     figures,
-    el("details", {}, el("summary", {}, "How these figures were obtained"), el("ul")),
+    el("details", {}, el("summary", {}, words.obtained), el("ul")),
   );
   return card;
 }
