@@ -17,7 +17,7 @@ from otel_gpu.attribution.keys import (
     WorkloadAccountKey,
     WorkloadOnDevice,
 )
-from otel_gpu.attribution.plain import whole
+from otel_gpu.attribution.saved_values import whole
 from otel_gpu.model import GpuState, MethodEnergy, Totals, WorkloadRef
 
 FINAL_NS: Final = 30_000_000_000

@@ -12,7 +12,7 @@ from __future__ import annotations
 import math
 from typing import Any, Final, NamedTuple, Self
 
-from otel_gpu.attribution.plain import amount, restoring, whole
+from otel_gpu.attribution.saved_values import amount, restoring, whole
 from otel_gpu.model import GpuState
 
 LONGEST_US: Final = 60_000_000

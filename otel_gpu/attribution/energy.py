@@ -14,7 +14,7 @@ from typing import Any, Final, NamedTuple, TypeAlias
 from otel_gpu.attribution.apportion import SCALE, apportion, whole_weights
 from otel_gpu.attribution.keys import DeviceKey, ProcessOnDevice
 from otel_gpu.attribution.options import EnergyPolicy
-from otel_gpu.attribution.plain import integer, process_on_device_from, restoring
+from otel_gpu.attribution.saved_values import integer, process_on_device_from, restoring
 from otel_gpu.model import ProcessKey, WorkloadKey, WorkloadRef
 
 

@@ -13,10 +13,10 @@ from otel_gpu.attribution.interval import PRESENCE_UNKNOWN, EnergyMeter, Interva
 from otel_gpu.attribution.keys import ProcessOnDevice, WorkloadOnDevice
 from otel_gpu.attribution.memory import MemoryResult, MemoryTracker
 from otel_gpu.attribution.options import AttributionOptions, EnergyModel
-from otel_gpu.attribution.plain import restoring
 from otel_gpu.attribution.power.baseline import Baseline, BaselineEstimate
 from otel_gpu.attribution.power.learned import LearnedPower
 from otel_gpu.attribution.residents import MAX_BYTES, UNEXPLAINED_BYTES, Resident, Residents, ShortLivedProcess
+from otel_gpu.attribution.saved_values import restoring
 from otel_gpu.attribution.utilization import ComputeWindow, UtilizationRows
 from otel_gpu.model import DeviceMemory, GpuReading, ProcessKey
 

@@ -8,8 +8,8 @@ from typing import Any, NamedTuple, Self
 from otel_gpu.attribution.cycle import Cycle
 from otel_gpu.attribution.hidden import Candidate, Evidence, HiddenMemory, HiddenSplit
 from otel_gpu.attribution.keys import ProcessOnDevice, WorkloadOnDevice
-from otel_gpu.attribution.plain import restoring, text
 from otel_gpu.attribution.residents import UNEXPLAINED_BYTES, Resident, Residents
+from otel_gpu.attribution.saved_values import restoring, text
 from otel_gpu.model import DeviceMemory, GpuReading, MemorySplit
 
 

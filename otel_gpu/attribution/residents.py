@@ -11,7 +11,7 @@ from typing import Any, Final, NamedTuple, Self
 
 from otel_gpu.attribution.cycle import Cycle
 from otel_gpu.attribution.keys import DeviceKey, ProcessOnDevice
-from otel_gpu.attribution.plain import (
+from otel_gpu.attribution.saved_values import (
     boolean,
     number,
     optional,

@@ -18,7 +18,7 @@ from operator import attrgetter
 from types import MappingProxyType
 from typing import Any, Final, NamedTuple, Self
 
-from otel_gpu.attribution.plain import integer, optional, restoring, whole
+from otel_gpu.attribution.saved_values import integer, optional, restoring, whole
 from otel_gpu.model import UtilizationRead, UtilizationRow
 
 RING_US: Final = 10_000_000

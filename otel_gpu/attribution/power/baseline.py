@@ -17,7 +17,7 @@ from enum import StrEnum
 from statistics import median
 from typing import Any, Final, NamedTuple, Self
 
-from otel_gpu.attribution.plain import amount, boolean, optional, parts, restoring
+from otel_gpu.attribution.saved_values import amount, boolean, optional, parts, restoring
 
 HALF_LIFE_S: Final = 900.0
 """Age at which an interval has half its weight in a fit: power follows the phases of a workload."""

@@ -26,7 +26,6 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple, Self
 
-from otel_gpu.attribution.plain import amount, boolean, number, optional, parts, process_key_from, restoring, whole
 from otel_gpu.attribution.power.baseline import (
     CAPPED_FRACTION,
     HALF_LIFE_S,
@@ -35,6 +34,16 @@ from otel_gpu.attribution.power.baseline import (
     LONGEST_INTERVAL_S,
 )
 from otel_gpu.attribution.power.regression import FIRST_NOISE, MAX_TRACKED, MIN_UTILIZATION, PowerFit, PowerRegression
+from otel_gpu.attribution.saved_values import (
+    amount,
+    boolean,
+    number,
+    optional,
+    parts,
+    process_key_from,
+    restoring,
+    whole,
+)
 from otel_gpu.model import ProcessKey
 
 MIN_FACTOR: Final = 1 / 3

@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from operator import mul
 from typing import Any, Final, Self
 
-from otel_gpu.attribution.plain import amount, number, process_key_from
 from otel_gpu.attribution.power.baseline import HIGHEST_POWER_W
+from otel_gpu.attribution.saved_values import amount, number, process_key_from
 from otel_gpu.model import ProcessKey
 
 MIN_UTILIZATION: Final = 0.02
