@@ -38,7 +38,7 @@ class Attributor:
 
     @property
     def watched_pids(self) -> frozenset[int]:
-        """Processes on a GPU as far as the ledger knows: /proc has to say whether they still run."""
+        """The processes that the ledger has on a GPU: /proc has to show whether they still run."""
         ledger = self._ledger
         return frozenset() if ledger is None else frozenset(at.process.pid for at, _ in ledger.all_present())
 

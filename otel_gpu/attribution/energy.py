@@ -224,7 +224,7 @@ def _static_weights(interval: Interval, policy: EnergyPolicy, work: _Claims) -> 
 def _by_workload(consumers: Sequence[Consumer]) -> _Claims:
     """Equal among workloads by the time they were present, then among the processes of each in the same way.
 
-    Directly among processes, a pod with eight workers would pay eight times what a pod with one pays.
+    If processes paid equally, a pod with eight workers would pay eight times as much as a pod with one worker.
     """
     presence: dict[WorkloadKey, list[float]] = {}
     for consumer in consumers:

@@ -1,4 +1,4 @@
-"""The memory of one GPU: measured by the driver's lists, inferred where they are silent. Parts sum to the limit."""
+"""The memory of one GPU: measured by the driver's lists, inferred where they have no figure. Parts sum to the limit."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ class MemoryTracker:
         owners: Mapping[ProcessOnDevice, WorkloadOnDevice],
         grant_ages_s: Mapping[WorkloadOnDevice, float],
     ) -> MemoryResult:
-        """Divide the memory of a cycle among the residents ``now``; ``before`` are those of the cycle before.
+        """Divide the memory of a cycle among the residents ``now``; ``before`` are the residents of the cycle before.
 
         ``owners`` are the workloads of residents. ``grant_ages_s`` are workloads with a grant and no process.
         Nothing is inferred where the cycle does not allow it.

@@ -66,7 +66,7 @@ _NO_ORDER: Final = Order("", "", "")
 
 
 def available_orders(view: View) -> list[Order]:
-    """The orders by columns that the view has: without prices there is no cost."""
+    """The orders by columns that the view has: a view without prices has no cost."""
     columns = {column.key for column in view.columns}
     return [order for order in ORDERS.values() if order.column in columns]
 

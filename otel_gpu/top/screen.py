@@ -49,7 +49,7 @@ _COLOUR_KEY: Final = "A workload's name has the colour of its part of the bars."
 
 
 def draw(navigation: Navigation, latest: Latest, address: str | None, canvas: Canvas) -> list[str]:
-    """The lines of the screen, which fit the canvas. ``address`` is that of the agent, ``None`` for this host."""
+    """The lines of the screen, which fit the canvas. ``address`` is the agent's, ``None`` for this host."""
     columns, rows = canvas.columns, canvas.rows
     if columns < LEAST_COLUMNS or rows < LEAST_ROWS:
         text = f"Terminal too small: {columns}x{rows}; otel-gpu top needs {LEAST_COLUMNS}x{LEAST_ROWS}"

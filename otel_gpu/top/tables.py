@@ -117,7 +117,7 @@ _HOUR: Final[ScreenColumn[_Device]] = ScreenColumn(
     "UTIL, LAST HOUR", lambda device: device.hour, rank=6, least=_HOUR_CELLS
 )
 _WIDE: Final = 120
-"""In so many cells the last hour fits beside a readable bar."""
+"""Width in cells from which the last hour fits beside a readable bar."""
 
 
 def gpu_lines(view: View, navigation: Navigation, canvas: Canvas, most: int, *, old: bool) -> list[str]:

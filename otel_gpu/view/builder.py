@@ -29,10 +29,10 @@ from otel_gpu.view.workloads import Workloads, sum_known
 _TITLE: Final = "GPU use by workload"
 _MISSED_INTERVALS: Final = 3
 _GRACE_S: Final = 10.0
-"""The agent counts as lost after so many intervals and seconds without a cycle."""
+"""The agent counts as lost after this number of intervals plus this time without a cycle."""
 
 _GAP_SLOTS: Final = 2.5
-"""A plot has a gap where so many slots, or intervals if they are longer, have no sample."""
+"""Length of time without a sample that is a gap in a plot, in slots, or in intervals if these are longer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,7 +128,7 @@ def _none(report: Report, one: str, several: str) -> str:
     """What a table without rows means."""
     if report.pod is not None:
         return f"No {one} of this pod uses a GPU."
-    return f"No {one} uses a GPU." if _lists_are_complete(report) else f"Unknown which {several} use a GPU."
+    return f"No {one} uses a GPU." if _lists_are_complete(report) else f"The {several} on the GPUs are unknown."
 
 
 def _lists_are_complete(report: Report) -> bool:
@@ -183,7 +183,7 @@ def _totals(report: Report, columns: tuple[Column, ...], rows: tuple[WorkloadRow
 
 
 def _coverage(count: int, gpus: tuple[GpuReport, ...]) -> str:
-    """Of how many GPUs a figure is, unless all or none have it."""
+    """How many GPUs a figure covers; empty if all or none."""
     return f"of {count} of {plural(len(gpus), 'GPU')}" if 0 < count < len(gpus) else ""
 
 
@@ -192,7 +192,7 @@ def _listed(*texts: str) -> str:
 
 
 def _held_while_idle(report: Report, columns: tuple[Column, ...], rows: tuple[WorkloadRow, ...]) -> Total:
-    """The memory of idle workloads, and that of workloads whose state is undecided."""
+    """The memory of idle workloads, and the memory of workloads whose state is undecided."""
     at = [column.key for column in columns].index("memory")
     # An allocated workload holds nothing, and does not show that states of others are decided.
     present = [row for row in rows if row.state not in {"ended", "allocated"}]
@@ -218,7 +218,7 @@ def _sum_cells(rows: list[WorkloadRow], at: int) -> float | None:
 # ---------------------------------------------------------------------------- colours
 
 COLOURS: Final = 8
-"""The page has so many colours, and ``top`` as many styles."""
+"""The number of colours of the page, and of styles of ``top``."""
 
 
 class Claimant(NamedTuple):
@@ -230,7 +230,7 @@ class Claimant(NamedTuple):
 
 
 class Palette:
-    """Assigns colours. A workload keeps its colour; those on one GPU differ as far as there are colours."""
+    """Assigns colours. A workload keeps its colour; workloads on one GPU differ while there are enough colours."""
 
     def __init__(self) -> None:
         self._colours: dict[str, int] = {}

@@ -113,7 +113,7 @@ class Figures:
 
     @property
     def row_state(self) -> str:
-        """The state of the row: that of its figures, or ``ended``, or ``none``."""
+        """The state of the row: ``ended``, or the state of its figures, or ``none``."""
         return "ended" if self.ended else self.state or "none"
 
     @property
@@ -189,23 +189,23 @@ def _state(of: Figures) -> Cell:
     return Cell(text, "ended" if of.ended else of.state, reasons.state(of.state))
 
 
-_POWER_MEANING: Final = "Its part of the GPU's power, mean of the last window"
+_POWER_MEANING: Final = "The workload's power, mean of the last window"
 STATE: Final[ColumnOf[Figures]] = ColumnOf(
     Column(
         "state",
         "State",
-        "Busy, idle and for how long, allocated (granted, without a process), or unknown, in the last sample",
+        "State in the last sample: busy, idle (for how long), allocated (granted, no process) or unknown",
     ),
     _state,
 )
 
 _USE: Final[tuple[ColumnOf[Figures], ...]] = (
-    ColumnOf(Column("gpu", "GPU", "The GPUs it is on, by index; a MIG instance by its profile"), _gpu, "g"),
+    ColumnOf(Column("gpu", "GPU", "GPUs in use, by index; a MIG instance by its profile"), _gpu, "g"),
     ColumnOf(
         Column(
             "memory",
             "Memory",
-            "GPU memory it holds: by the driver's process lists or, where they do not have it, inferred",
+            "GPU memory held: measured by the driver's process lists, or inferred where these have no figure",
             is_number=True,
         ),
         lambda of: of.memory,
@@ -215,21 +215,19 @@ _USE: Final[tuple[ColumnOf[Figures], ...]] = (
         Column(
             "sm",
             "SM",
-            "Share of a GPU's SMs that work for it, in the last window; summed over GPUs",
+            "Share of a GPU's SMs in use, mean of the last window; summed over GPUs",
             is_number=True,
         ),
         _sm,
         "s",
     ),
     ColumnOf(Column("power", "Power", _POWER_MEANING, is_number=True), _power, "w"),
-    ColumnOf(
-        Column("energy", "Energy", "Its part of the GPU's energy so far", is_number=True), _energy, "e", is_total=True
-    ),
+    ColumnOf(Column("energy", "Energy", "The workload's energy so far", is_number=True), _energy, "e", is_total=True),
     ColumnOf(
         Column(
             "idle",
             "Idle",
-            "Time so far in which it held memory and did no work; summed over several GPUs (GPU-m)",
+            "Time so far with memory held and no work; summed over several GPUs (GPU-m)",
             is_number=True,
         ),
         _idle,
@@ -245,7 +243,7 @@ WORKLOAD_COLUMNS: Final[tuple[ColumnOf[Figures], ...]] = (
         lambda of: of.name,
         "n",
     ),
-    ColumnOf(Column("origin", "Where", "Its kind, and its pod or image"), lambda of: of.origin),
+    ColumnOf(Column("origin", "Where", "Kind of the workload, and its pod or image"), lambda of: of.origin),
     *_USE,
     ColumnOf(
         Column("cost", "Cost", "So far, at the configured prices", is_number=True),
@@ -258,8 +256,8 @@ WORKLOAD_COLUMNS: Final[tuple[ColumnOf[Figures], ...]] = (
 )
 
 PROCESS_COLUMNS: Final[tuple[ColumnOf[Figures], ...]] = (
-    ColumnOf(Column("pid", "PID", "Its number on the host", is_number=True), lambda of: Cell(str(of.pid), of.pid)),
-    ColumnOf(Column("name", "Process", "Its executable"), lambda of: of.name),
+    ColumnOf(Column("pid", "PID", "Process id on the host", is_number=True), lambda of: Cell(str(of.pid), of.pid)),
+    ColumnOf(Column("name", "Process", "Name of the executable"), lambda of: of.name),
     *_USE,
     STATE,
 )
@@ -291,11 +289,11 @@ PART_COLUMNS: Final[tuple[ColumnOf[Part], ...]] = (
         lambda part: Cell(size(part.use.measured_bytes)),
     ),
     ColumnOf(
-        Column("inferred", "Inferred", "GPU memory that they do not have, with the confidence", is_number=True),
+        Column("inferred", "Inferred", "GPU memory that these lists do not show, with the confidence", is_number=True),
         _inferred,
     ),
     ColumnOf(
-        Column("sm", "SM", "Share of the GPU's SMs that work for it, in the last window", is_number=True),
+        Column("sm", "SM", "Share of the GPU's SMs in use, mean of the last window", is_number=True),
         lambda part: Cell(percent(part.use.sm_ratio)),
     ),
     ColumnOf(Column("power", "Power", _POWER_MEANING, is_number=True), _part_power),
@@ -369,7 +367,7 @@ DEFAULT_SORT: Final = Sort("memory", descending=True)
 
 
 def workload_columns(*, with_prices: bool) -> tuple[ColumnOf[Figures], ...]:
-    """The columns of workloads; without prices there is no cost."""
+    """The columns of workloads; ``cost`` only with prices."""
     return tuple(each for each in WORKLOAD_COLUMNS if with_prices or not each.needs_prices)
 
 

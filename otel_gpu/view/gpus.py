@@ -49,7 +49,7 @@ def gpu_view(
     colours: Mapping[str, int],
     history: Sequence[Slot | None],
 ) -> GpuView:
-    """One GPU. ``held_parts`` are those of this GPU, ``history`` its last hour."""
+    """One GPU. ``held_parts`` are parts of this GPU, ``history`` its last hour."""
     reading, uuid, split = gpu.reading, printable(gpu.identity.uuid), gpu.memory
     limit_w = reading.power_limit_w
     limit = "" if limit_w is None else f"of {watts(limit_w)}"

@@ -98,7 +98,7 @@ class WorkloadRow(NamedTuple):
 
 
 class Segment(NamedTuple):
-    """A part of a bar of memory. ``kind`` is a key of ``text.LEGEND``; ``colour`` is that of the workload."""
+    """A part of a bar of memory. ``kind`` is a key of ``text.LEGEND``; ``colour`` is the colour of the workload."""
 
     key: str
     kind: str

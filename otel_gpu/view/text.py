@@ -67,7 +67,7 @@ class Words(NamedTuple):
 
 
 def words(workloads: int) -> Words:
-    """The texts around the figures of so many workloads."""
+    """The texts around the figures of this number of workloads."""
     all_ = plural(workloads, "workload")
     return Words(
         obtained="How these figures were obtained",
@@ -165,7 +165,7 @@ def span(seconds: float | None) -> str:
 
 
 def gpu_span(seconds: float | None, places: int) -> str:
-    """A span of time summed over so many GPUs or MIG instances; over several it is GPU time: ``3 GPU-h``."""
+    """A span of time summed over GPUs or MIG instances (``places``); over several it is GPU time: ``3 GPU-h``."""
     text = span(seconds)
     return text.replace(" ", " GPU-") if seconds and places > 1 else text
 
@@ -203,7 +203,7 @@ def gpu_power_w(gpu: GpuReport, window_s: float | None) -> float | None:
 
 
 def state_text(state: str | None, idle_s: float | None, *, active: bool = True) -> str:
-    """State on a GPU, with the idle time where it is known. What is no longer active has ended."""
+    """State on a GPU, with the idle time where it is known; ``ended`` if it is no longer active."""
     if not active:
         return "ended"
     if state is None:

@@ -53,7 +53,7 @@ def _sum_energy(energies: Sequence[MethodEnergy]) -> MethodEnergy:
 
 
 def _idle_so_far_s(use: WorkloadGpu | ProcessReport, gpu: GpuReport | None) -> float | None:
-    """``None`` where 0 would only mean that nothing shows whether it works, or that nothing is decided yet."""
+    """``None`` where a 0 would not mean "never idle": there is no utilisation data, or nothing is decided yet."""
     totals = use.totals
     if totals is None or not (totals.idle_us or _can_be_idle(use, gpu)):
         return None
@@ -148,7 +148,7 @@ class Workloads:
             parts=tuple(self._part_texts(part) for part in sorted(workload.reported_gpus, key=place_of)),
             explanation=(*self._explanation(figures), *_details_by_gpu(workload)),
             processes=tuple(map(self._process_row, processes)),
-            no_processes="" if processes else "No process of it is on a GPU.",
+            no_processes="" if processes else "This workload has no process on a GPU.",
         )
 
     def _explanation(self, figures: Figures) -> list[Detail]:

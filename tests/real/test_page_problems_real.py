@@ -143,7 +143,7 @@ def test_a_host_without_a_driver_shows_the_reason(browser: Browser, tmp_path: Pa
         for words in (
             "unavailable: NVML: the driver is not loaded",
             "No GPU could be read.",
-            "Unknown which workloads use a GPU.",
+            "The workloads on the GPUs are unknown.",
         ):
             assert words in shown
         assert tab.value("[...document.querySelectorAll('#totals b')].map(node => node.textContent)") == [

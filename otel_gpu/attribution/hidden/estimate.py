@@ -36,7 +36,7 @@ from otel_gpu.attribution.hidden.causes import (
 K = TypeVar("K", bound=Hashable)
 
 MOST_PAIRED: Final = 128
-"""With more keys than this only variances are kept: all pairs would cost more than they are worth."""
+"""With more keys than this only variances are kept: the cost of all pairs grows with the square."""
 
 _LONGEST_PACE_S: Final = 60.0
 """After a longer gap, growth before the gap does not show which candidates grew in it."""
@@ -91,7 +91,7 @@ class MemoryEstimate:
         self.covariance.add(held_bytes, dict.fromkeys(successors, 1.0 / len(successors)))
 
     def assign_unexplained(self, ids: Iterable[CandidateId]) -> None:
-        """Give the unexplained bytes to those of these with the strongest evidence, by mappings, else equally."""
+        """Give the unexplained bytes to the candidates with the strongest evidence, by mappings, else equally."""
         claimants = with_strongest_evidence({id_: self.holdings[id_] for id_ in ids})
         if not claimants or self.unexplained_bytes <= 0:
             return
@@ -148,7 +148,7 @@ class MemoryEstimate:
         gap = self._gap(total)
         if 0 < gap < CONTEXT_BYTES * poll.visible_arrivals:
             self.context_bytes += gap
-        elif gap > DEAD_BAND_BYTES:  # a smaller gap waits, so that slow growth is growth too
+        elif gap > DEAD_BAND_BYTES:  # smaller gaps accumulate, so that slow growth is detected
             self.unexplained_s = poll.now_s
             self.unexplained_bytes += gap
         self._limit_unattributed(total)

@@ -215,7 +215,7 @@ def test_an_open_workload_shows_names_reasons_and_processes() -> None:
     ("shown", "words"),
     [
         (VIEWS["no workload"], "No workload uses a GPU."),
-        (VIEWS["no GPU"], "Unknown which workloads use a GPU."),
+        (VIEWS["no GPU"], "The workloads on the GPUs are unknown."),
         (VIEWS["no GPU"], "No GPU could be read."),
     ],
 )

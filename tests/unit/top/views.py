@@ -60,7 +60,7 @@ def row(
             ProcessRow(f"{name}{pid}", state, tone, (Cell(str(pid), pid), Cell("python3"), Cell("0"), *numbers, status))
             for pid in range(1, processes + 1)
         ),
-        no_processes="" if processes else "No process of it is on a GPU.",
+        no_processes="" if processes else "This workload has no process on a GPU.",
     )  # fmt: skip
 
 

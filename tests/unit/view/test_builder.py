@@ -208,7 +208,7 @@ def test_the_last_hour_of_a_gpu_is_described() -> None:
 
 def test_no_workload_and_unknown_workloads_differ() -> None:
     assert view_of(answer(device())).no_workloads == "No workload uses a GPU."
-    unknown = "Unknown which workloads use a GPU."
+    unknown = "The workloads on the GPUs are unknown."
     assert view_of(answer(device(), device(failed_gpu(1)))).no_workloads == unknown
     outcome = SourceOutcome("nvml", SourceState.UNAVAILABLE, "no driver")
     assert view_of(answer(sources=[outcome])).no_workloads == unknown
