@@ -17,14 +17,14 @@ from otel_gpu.attribution.keys import (
     WorkloadAccountKey,
     WorkloadOnDevice,
 )
-from otel_gpu.attribution.plain import whole
+from otel_gpu.attribution.saved_values import whole
 from otel_gpu.model import GpuState, MethodEnergy, Totals, WorkloadRef
 
 FINAL_NS: Final = 30_000_000_000
 """At the cap, an ended account makes room only after this long, so that every exporter has sent its final values."""
 
 _REMEMBERED_DROPPED: Final = 2000
-"""How many dropped accounts are distinguished from new ones should their process or workload return."""
+"""How many dropped accounts are remembered, so that a process or workload that returns starts a new account."""
 
 Key = TypeVar("Key", ProcessAccountKey, WorkloadAccountKey)
 
@@ -162,9 +162,9 @@ class Accounts(Generic[Key]):
         self._cap = cap
         self._retention_ns = retention_ns
         self.dropped: dict[ProcessOnDevice | WorkloadOnDevice, int] = {}
-        """Subjects of dropped accounts by when (Unix time), the longest ago first."""
+        """When the account of each subject was dropped (Unix time), the oldest first."""
         self.dropped_before_ns = 0
-        """Of subjects whose accounts were dropped up to then, only that is known."""
+        """Accounts dropped up to this Unix time are not remembered: any subject from before it counts as dropped."""
         self._evictable: list[Key] | None = None
         """Ended accounts that may make room in this cycle, the oldest last; listed once per cycle when first needed."""
 
@@ -200,7 +200,7 @@ class Accounts(Generic[Key]):
         return account
 
     def open_overflow(self, key: Key, ref: WorkloadRef, epoch_ns: int, time: LedgerTime) -> Account[Key]:
-        """The account that all share for which there is no room."""
+        """Open or return the account that processes and workloads beyond the cap share."""
         account = self.by_key.get(key)
         if account is None:
             account = self.open(key, ref, epoch_ns, time)

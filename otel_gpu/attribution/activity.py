@@ -12,7 +12,7 @@ from __future__ import annotations
 import math
 from typing import Any, Final, NamedTuple, Self
 
-from otel_gpu.attribution.plain import amount, restoring, whole
+from otel_gpu.attribution.saved_values import amount, restoring, whole
 from otel_gpu.model import GpuState
 
 LONGEST_US: Final = 60_000_000
@@ -26,7 +26,7 @@ come faster than every 5 s. Each poll is a chance for a false alarm, and false a
 
 _HALF_LIFE_US: Final = 600_000_000
 _PRIOR_POLLS: Final = 2.0
-"""Polls without work that are added to those of every process: a few polls do not prove that it is always seen."""
+"""Polls without work that every process starts with: a few polls do not prove that its work is always seen."""
 
 
 class StateTime(NamedTuple):
@@ -74,7 +74,7 @@ class ActivityTracker:
 
     def __init__(self) -> None:
         self._state = GpuState.UNKNOWN
-        # Polls next to a busy neighbour, and those of them that showed work; both decay.
+        # Polls next to a busy neighbour, and how many of these showed work; both decay.
         self._polls = 0.0
         self._working_polls = 0.0
         # Polls without work since the last one with work: all, those next to a busy neighbour, and the newest ones
@@ -162,8 +162,8 @@ class ActivityTracker:
     def _learn(self, *, beside: bool) -> None:
         """Count how often this process is seen next to a busy neighbour; alone it is always seen.
 
-        Polls without work count once work shows again, up to the poll that called it idle: the run was missed work at
-        least in part. A process that idles for hours in between is not seen more rarely when it works.
+        Earlier polls without work then count as missed work, up to the poll that called the process idle. Later ones do
+        not count: a process that idles for hours is not seen more rarely when it works.
         """
         kept = 0.5 ** (self._time_us / _HALF_LIFE_US)
         self._polls = self._polls * kept + self._hidden_zeros + beside

@@ -11,7 +11,6 @@ from otel_gpu.attribution.gpu import GpuResult, GpuTracker
 from otel_gpu.attribution.keys import DeviceKey
 from otel_gpu.attribution.ledger import Ledger
 from otel_gpu.attribution.options import AttributionOptions
-from otel_gpu.attribution.plain import restoring, whole
 from otel_gpu.attribution.posting import Posting, admit_unused_grants, post, post_silence
 from otel_gpu.attribution.report import AttributedGpu, build_report
 from otel_gpu.attribution.residents import (
@@ -20,6 +19,7 @@ from otel_gpu.attribution.residents import (
     ShortLivedProcesses,
     find_residents,
 )
+from otel_gpu.attribution.saved_values import restoring, whole
 from otel_gpu.model import GpuIdentity, GpuReading, Report, Snapshot, WorkloadRef
 
 
@@ -38,7 +38,7 @@ class Attributor:
 
     @property
     def watched_pids(self) -> frozenset[int]:
-        """Processes on a GPU as far as the ledger knows: /proc has to say whether they still run."""
+        """The processes that the ledger has on a GPU: /proc has to show whether they still run."""
         ledger = self._ledger
         return frozenset() if ledger is None else frozenset(at.process.pid for at, _ in ledger.all_present())
 

@@ -10,7 +10,7 @@ from otel_gpu.attribution.activity import ActivityTracker
 from otel_gpu.attribution.keys import ProcessOnDevice, WorkloadOnDevice, workload_on
 from otel_gpu.attribution.ledger import Assignment, GpuAccount, Ledger
 from otel_gpu.attribution.naming import Namings
-from otel_gpu.attribution.plain import (
+from otel_gpu.attribution.saved_values import (
     number,
     optional,
     process_account_key_from,

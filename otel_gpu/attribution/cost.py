@@ -59,8 +59,8 @@ def billed_us(
 ) -> dict[AccountKey, int]:
     """Divide a GPU's time among its holders: equally on a device, between MIG instances by their SMs.
 
-    ``sm_counts`` are those of all MIG instances; without MIG it is empty and devices share equally. The time of an
-    instance without holders is billed to none, and a holder of no known instance is billed nothing.
+    ``sm_counts`` has the SMs of every MIG instance; without MIG it is empty and devices share equally. The time of an
+    instance without holders is not billed, and a holder of no known instance is billed nothing.
     """
     weights = sm_counts or dict.fromkeys((device.mig_uuid for device in holders), 1)
     whole = max(1, sum(weights.values()))

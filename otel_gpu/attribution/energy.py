@@ -14,7 +14,7 @@ from typing import Any, Final, NamedTuple, TypeAlias
 from otel_gpu.attribution.apportion import SCALE, apportion, whole_weights
 from otel_gpu.attribution.keys import DeviceKey, ProcessOnDevice
 from otel_gpu.attribution.options import EnergyPolicy
-from otel_gpu.attribution.plain import integer, process_on_device_from, restoring
+from otel_gpu.attribution.saved_values import integer, process_on_device_from, restoring
 from otel_gpu.model import ProcessKey, WorkloadKey, WorkloadRef
 
 
@@ -224,7 +224,7 @@ def _static_weights(interval: Interval, policy: EnergyPolicy, work: _Claims) -> 
 def _by_workload(consumers: Sequence[Consumer]) -> _Claims:
     """Equal among workloads by the time they were present, then among the processes of each in the same way.
 
-    Directly among processes, a pod with eight workers would pay eight times what a pod with one pays.
+    If processes paid equally, a pod with eight workers would pay eight times as much as a pod with one worker.
     """
     presence: dict[WorkloadKey, list[float]] = {}
     for consumer in consumers:

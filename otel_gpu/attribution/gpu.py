@@ -13,10 +13,10 @@ from otel_gpu.attribution.interval import PRESENCE_UNKNOWN, EnergyMeter, Interva
 from otel_gpu.attribution.keys import ProcessOnDevice, WorkloadOnDevice
 from otel_gpu.attribution.memory import MemoryResult, MemoryTracker
 from otel_gpu.attribution.options import AttributionOptions, EnergyModel
-from otel_gpu.attribution.plain import restoring
 from otel_gpu.attribution.power.baseline import Baseline, BaselineEstimate
 from otel_gpu.attribution.power.learned import LearnedPower
 from otel_gpu.attribution.residents import MAX_BYTES, UNEXPLAINED_BYTES, Resident, Residents, ShortLivedProcess
+from otel_gpu.attribution.saved_values import restoring
 from otel_gpu.attribution.utilization import ComputeWindow, UtilizationRows
 from otel_gpu.model import DeviceMemory, GpuReading, ProcessKey
 
@@ -205,7 +205,7 @@ class GpuTracker:
         """Divide the energy of the interval. The baseline and the learned power take in the interval first."""
         interval, unseen = self._interval, visibility.may_have_unseen_users
         consumers = interval.consumers(memory.inferred_by_process())
-        # Of users that cannot be seen, no more is known than that they did not work while the visible ones did.
+        # The agent only knows that unseen users did not work while visible ones did.
         idle_us = interval.covered_us - sum(consumer.sm_us or 0 for consumer in consumers) if unseen else 0
         unidentified_us = max(interval.unidentified_us, idle_us)
         shares = _sm_shares(consumers, interval.covered_us)
@@ -213,7 +213,7 @@ class GpuTracker:
         if interval.covered_us:
             utilization = sum(shares.values()) + unidentified_us / interval.covered_us
         is_usable = not (metered.anomalous or metered.reset or interval.agent_was_away) and metered.duration_s > 0
-        # A GPU with users that may be invisible says nothing about being idle, only about the range of its power.
+        # A GPU with users that may be invisible gives no idle power, only the range of its power.
         if is_usable and (visibility.lists_complete or unseen):
             observed = 0.0 if utilization is None and not consumers else utilization
             self._baseline.observe(
@@ -293,7 +293,7 @@ class GpuTracker:
 
 
 def _presence(resident: Resident, cycle: Cycle) -> float:
-    """The fraction of the cycle in which a process was there that has come in it."""
+    """The fraction of the cycle in which a process was present, if it started in this cycle."""
     window_s = cycle.window_us / 1e6
     age_s = cycle.wall_s - resident.start_time_s if resident.start_time_s is not None else window_s
     return age_s / window_s if 0 <= age_s < window_s else PRESENCE_UNKNOWN

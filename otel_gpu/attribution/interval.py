@@ -13,8 +13,8 @@ from typing import Any, Final, NamedTuple, Self
 
 from otel_gpu.attribution.energy import Consumer
 from otel_gpu.attribution.keys import ProcessOnDevice
-from otel_gpu.attribution.plain import boolean, number, optional, process_on_device_from, restoring, whole
 from otel_gpu.attribution.residents import Resident, Residents
+from otel_gpu.attribution.saved_values import boolean, number, optional, process_on_device_from, restoring, whole
 from otel_gpu.attribution.utilization import ComputeWindow
 from otel_gpu.model import GpuReading
 

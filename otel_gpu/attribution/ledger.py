@@ -196,7 +196,7 @@ class Ledger:
     def close_cycle(self, time: LedgerTime, devices: Collection[DeviceKey]) -> None:
         """End accounts without a process or grant, and drop those that ended longer ago than the retention.
 
-        ``devices`` are those of this cycle. The account of a process whose pid was reused is dropped at once.
+        ``devices`` are the devices of this cycle. The account of a process whose pid was reused is dropped at once.
         """
         present = list(self.all_present())
         self._end_unused(present, time.now_ns)

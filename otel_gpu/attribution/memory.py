@@ -1,4 +1,4 @@
-"""The memory of one GPU: measured by the driver's lists, inferred where they are silent. Parts sum to the limit."""
+"""The memory of one GPU: measured by the driver's lists, inferred where they have no figure. Parts sum to the limit."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from typing import Any, NamedTuple, Self
 from otel_gpu.attribution.cycle import Cycle
 from otel_gpu.attribution.hidden import Candidate, Evidence, HiddenMemory, HiddenSplit
 from otel_gpu.attribution.keys import ProcessOnDevice, WorkloadOnDevice
-from otel_gpu.attribution.plain import restoring, text
 from otel_gpu.attribution.residents import UNEXPLAINED_BYTES, Resident, Residents
+from otel_gpu.attribution.saved_values import restoring, text
 from otel_gpu.model import DeviceMemory, GpuReading, MemorySplit
 
 
@@ -70,7 +70,7 @@ class MemoryTracker:
         owners: Mapping[ProcessOnDevice, WorkloadOnDevice],
         grant_ages_s: Mapping[WorkloadOnDevice, float],
     ) -> MemoryResult:
-        """Divide the memory of a cycle among the residents ``now``; ``before`` are those of the cycle before.
+        """Divide the memory of a cycle among the residents ``now``; ``before`` are the residents of the cycle before.
 
         ``owners`` are the workloads of residents. ``grant_ages_s`` are workloads with a grant and no process.
         Nothing is inferred where the cycle does not allow it.

@@ -11,7 +11,7 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from otel_gpu.attribution.plain import boolean, optional, parts, restoring, text, whole
+from otel_gpu.attribution.saved_values import boolean, optional, parts, restoring, text, whole
 from otel_gpu.model import WorkloadKey, WorkloadNames, WorkloadRef
 
 WAIT_CYCLES: Final = 2

@@ -1,4 +1,4 @@
-"""The choices of attribution."""
+"""Options of attribution."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from otel_gpu.attribution.cost import Prices
 
 
 class EnergyPolicy(StrEnum):
-    """Which consumers pay for power that no work explains: the GPU being on, and contexts that only exist."""
+    """How static energy is divided: the idle power of the GPU, and the power of contexts without work."""
 
     RESIDENT = "resident"
     SM = "sm"
@@ -18,7 +18,7 @@ class EnergyPolicy(StrEnum):
 
 
 class EnergyModel(StrEnum):
-    """How the energy of work divides: by SM share, or by SM share times the power learnt for each process."""
+    """How the energy of work is divided: by SM share, or by SM share times the power learned for each process."""
 
     SM = "sm"
     LEARNED = "learned"
@@ -26,7 +26,7 @@ class EnergyModel(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class AttributionOptions:
-    """Choices with their defaults. ``assumed_idle_fraction`` of the power limit is assumed as unobserved idle power."""
+    """Options with their defaults. ``assumed_idle_fraction`` of the power limit is assumed as unobserved idle power."""
 
     energy_policy: EnergyPolicy = EnergyPolicy.RESIDENT
     energy_model: EnergyModel = EnergyModel.LEARNED

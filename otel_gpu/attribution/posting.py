@@ -42,14 +42,14 @@ class Usage:
     """What one account used of a GPU in one cycle.
 
     ``pids`` are its residents: processes in the driver's lists or otherwise found on the GPU. ``has_missing`` says that
-    a process of it is on the GPU as far as the ledger knows and was not found. ``held_bytes`` includes inferred memory.
+    the ledger has a process of the workload on the GPU that was not found. ``held_bytes`` includes inferred memory.
     """
 
     account: AnyAccount
     pids: set[int] = field(default_factory=set)
     has_missing: bool = False
     processes: list[tuple[ProcessOnDevice, Usage]] = field(default_factory=list)
-    """Of a workload: its processes on the GPU, each with the usage of its account."""
+    """The processes of a workload on the GPU, each with the usage of its account; empty for a process."""
     energy_by_method_mj: dict[Method, int] = field(default_factory=dict)
     """Energy of this window; empty where the account had no part in a division."""
     billed_us: int = 0

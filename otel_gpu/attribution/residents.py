@@ -11,7 +11,7 @@ from typing import Any, Final, NamedTuple, Self
 
 from otel_gpu.attribution.cycle import Cycle
 from otel_gpu.attribution.keys import DeviceKey, ProcessOnDevice
-from otel_gpu.attribution.plain import (
+from otel_gpu.attribution.saved_values import (
     boolean,
     number,
     optional,
@@ -289,7 +289,7 @@ class ShortLivedProcesses:
         """By GPU and pid: when a process that was seen left (Unix time)."""
 
     def note_departure(self, at: ProcessOnDevice, cycle: Cycle) -> None:
-        """A process that was seen has left a GPU: its record is not news."""
+        """A process that was seen has left a GPU: its accounting record is already counted."""
         departed_s = self._departed_s.setdefault(at.device.gpu_uuid, {})
         departed_s.pop(at.process.pid, None)
         departed_s[at.process.pid] = cycle.wall_s

@@ -18,7 +18,7 @@ from operator import attrgetter
 from types import MappingProxyType
 from typing import Any, Final, NamedTuple, Self
 
-from otel_gpu.attribution.plain import integer, optional, restoring, whole
+from otel_gpu.attribution.saved_values import integer, optional, restoring, whole
 from otel_gpu.model import UtilizationRead, UtilizationRow
 
 RING_US: Final = 10_000_000
@@ -39,8 +39,8 @@ _REMEMBERED_READS: Final = 60
 """Reads for which several rows of one pid are remembered: long enough for a quiet period, not for a driver upgrade."""
 
 _DOUBTED_READS: Final = 3
-"""Reads for which an excessive sum is remembered. A second one within so many reads means that rows are samples; so
-many reads that look like means revoke it."""
+"""Reads for which an excessive sum is remembered. A second excessive sum within this number of reads means that rows
+are samples; the same number of reads that look like means revoke it."""
 
 _MIN_MEANS_US: Final = 4 * SAMPLE_US
 """Below this time, one row per pid does not show that rows are means: there are hardly more samples than pids."""
@@ -122,7 +122,7 @@ class _Coverage(NamedTuple):
 
 
 class _PlausibleRows(NamedTuple):
-    """The plausible rows of a read, those of them with a plausible bandwidth, and the pids without a plausible row."""
+    """The plausible rows of a read, the rows with a plausible bandwidth too, and the pids without a plausible row."""
 
     rows: list[UtilizationRow]
     with_bandwidth: list[UtilizationRow]
@@ -140,13 +140,13 @@ class UtilizationRows:
         self._until_us: int | None = None  # the end of the time covered so far
         self._elapsed_us = 0  # monotonic time since the last read that succeeded
         self._remainder_us = 0  # covered time below one step
-        self._sampled_reads = 0  # for so many more reads, rows are taken as samples
-        self._doubted_reads = 0  # for so many more reads, an excessive sum is the second one
+        self._sampled_reads = 0  # number of further reads whose rows are taken as samples
+        self._doubted_reads = 0  # number of further reads in which an excessive sum is the second one
 
     def observe(self, read: UtilizationRead | None, window_us: int) -> ComputeWindow | None:
         """Work of a cycle that lasted ``window_us`` of monotonic time, 0 for the first; ``None`` without a read.
 
-        The next read contains the work of a cycle without one, as far as the ring reaches back.
+        After a cycle without a read, the next read contains its work, up to the length of the driver's ring.
         """
         window_us = max(0, window_us)
         self._elapsed_us += window_us
@@ -176,7 +176,7 @@ class UtilizationRows:
     def _coverage(self, read: UtilizationRead, newest_us: int | None) -> _Coverage:
         """The time that a read covers, from sample to sample where these are known.
 
-        Only so do windows of 1 s join without gap or overlap. The newest sample is that of the newest row if it is
+        Then windows of 1 s join without gap or overlap. The newest sample is the one of the newest row if it is
         younger than a sample period. Otherwise the newest sample was idle and its time is unknown: on average it was
         taken half a period before the read. The same holds for the beginning.
         """

@@ -1,1 +1,1 @@
-"""The answer in the forms people and programs take it in."""
+"""Output formats: OTLP, Prometheus text, JSON, tables."""

@@ -8,13 +8,27 @@ from typing import Final
 
 from otel_gpu.model import GpuReport, MemorySplit, Report
 from otel_gpu.view.columns import PROCESS_COLUMNS
-from otel_gpu.view.model import Bar, GpuView, ProcessRow, View, ordered
+from otel_gpu.view.model import ProcessRow, View, ordered
 from otel_gpu.view.terminal import TONE_STYLES, Paint, Style, TextColumn, Tone, cells, printable, shorten, table
-from otel_gpu.view.text import BAR_MARKS, LEGEND, MARKS, MIB, SIMULATED_HOST, UNKNOWN, bar, utc, whole
+from otel_gpu.view.text import (
+    BAR_MARKS,
+    INFERRED_MEANING,
+    LEGEND,
+    MARKS,
+    MIB,
+    SIMULATED_HOST,
+    UNKNOWN,
+    bar,
+    more_lines,
+    power_meaning,
+    utc,
+    whole,
+)
 
 _LEAST_LINES: Final = 3
 """Least lines of each table on a small screen: heading, first row, number of further rows."""
 
+_BAR: Final = "bar"
 _WIDE: Final = 100
 """Width in columns from which memory is drawn as a long bar."""
 
@@ -88,9 +102,9 @@ def _legend(report: Report, view: View, width: int) -> list[str]:
         texts.append("  ".join(f"{mark} {meaning}" for mark, meaning in MARKS.items()))
     inferred = [column.key for column in view.part_columns].index("inferred")
     if any(texts[inferred] for row in view.workloads for texts in row.parts):
-        texts.append("INFERRED is memory that the driver does not list and evidence explains, with the confidence")
+        texts.append(INFERRED_MEANING)
     if report.window_s and any(gpu.energy is not None for gpu in report.gpus):
-        texts.append(f"POWER is the mean of the last {report.window_s:.1f} s")
+        texts.append(power_meaning(report.window_s))
     return [line for text in texts for line in textwrap.wrap(text, width)]
 
 
@@ -101,7 +115,7 @@ def _cut(tables: Sequence[list[str]], room: int, paint: Paint) -> list[list[str]
         later = sum(1 + min(len(other), _LEAST_LINES) for other in tables[index + 1 :])
         limit = min(room - 1, max(room - 1 - later, _LEAST_LINES))
         if len(lines) > limit:
-            more = paint(f"… {len(lines) - limit + 1} more", Style.DIM)
+            more = paint(more_lines(len(lines) - limit + 1), Style.DIM)
             lines = [*lines[: limit - 1], more] if limit > 1 else []  # noqa: PLW2901
         fitted.append(lines)
         room -= 1 + len(lines) if lines else 0
@@ -112,45 +126,33 @@ def _cut(tables: Sequence[list[str]], room: int, paint: Paint) -> list[list[str]
 
 
 def _gpus(view: View, width: int, paint: Paint) -> list[str]:
-    columns = (
-        TextColumn("GPU", right=True),
-        TextColumn("NAME", shrinks=True),
-        TextColumn("MEMORY", drops=True),
-        TextColumn("USED", right=True),
-        TextColumn("UTIL", right=True),
-        TextColumn("POWER", right=True),
-        TextColumn("TEMP", right=True),
-        TextColumn("STATE"),
-    )
-    bar_cells = 20 if width >= _WIDE else 10
-    rows = [row for gpu in view.gpus for row in _gpu_rows(gpu, bar_cells)]
-    return table(columns, rows, width, paint) if rows else [view.no_gpus] if view.no_gpus else []
-
-
-def _gpu_rows(gpu: GpuView, bar_cells: int) -> list[list[str]]:
-    """The row of a GPU, and one for each of its MIG instances."""
-
-    def memory(of: Bar) -> list[str]:
-        return [bar(of.kinds, bar_cells), of.used]
-
-    figures = [figure.cell.text for figure in (gpu.utilization, gpu.power, gpu.temperature)]
-    own, *instances = gpu.bars
-    return [
-        [str(gpu.number), gpu.name, *memory(own), *figures, gpu.health],
-        *(["", f"└ {each.profile}", *memory(each), "", "", "", ""] for each in instances),
+    """A row for each GPU, and one for each of its MIG instances."""
+    columns = [
+        TextColumn(column.heading, right=column.is_number, shrinks=column.key == "name", drops=column.key == _BAR)
+        for column in view.gpu_columns
     ]
+    bar_at = [column.key for column in view.gpu_columns].index(_BAR)
+    bar_cells = 20 if width >= _WIDE else 10
+    rows = [
+        [bar(of.kinds, bar_cells) if at == bar_at else cell.text for at, cell in enumerate(of.cells)]
+        for gpu in view.gpus
+        for of in gpu.bars
+    ]
+    return table(columns, rows, width, paint) if rows else [view.no_gpus] if view.no_gpus else []
 
 
 def _workloads(view: View, width: int, paint: Paint) -> list[str]:
     """A row for each workload and GPU, also for one that ended in the window: its power is part of the GPU's."""
+    at = {column.key: at for at, column in enumerate(view.columns)}
+    name, origin = at["name"], at["origin"]
     columns = (
-        TextColumn("WORKLOAD", shrinks=True, ends=True),
-        TextColumn("WHERE", shrinks=True, drops=True, ends=True),
-        *(TextColumn(column.name.upper(), right=column.is_number) for column in view.part_columns),
+        TextColumn(view.columns[name].heading, shrinks=True, ends=True),
+        TextColumn(view.columns[origin].heading, shrinks=True, drops=True, ends=True),
+        *(TextColumn(column.heading, right=column.is_number) for column in view.part_columns),
     )
     rows = [
-        [workload.name, workload.origin, *texts]
-        for workload in ordered(view, view.workloads, view.sort)
+        [workload.cells[name].text, workload.cells[origin].text, *texts]
+        for workload in ordered(view.columns, view.workloads, view.sort)
         for texts in workload.parts
     ]
     return table(columns, rows, width, paint) if rows else [view.no_workloads]
@@ -169,12 +171,13 @@ def _processes(view: View, width: int, paint: Paint) -> list[str]:
 
     uses = sorted(((row.name, process) for row in view.workloads for process in row.processes), key=largest_first)
     columns = [
-        TextColumn(column.name.upper(), right=column.is_number, shrinks=column.key == "name")
+        TextColumn(column.heading, right=column.is_number, shrinks=column.key == "name")
         for column in (view.process_columns[each] for each in at)
     ]
     rows = [[process.cells[each].text for each in at] for _, process in uses]
     after_name = _PROCESS_KEYS.index("name") + 1
-    columns.insert(after_name, TextColumn("WORKLOAD", shrinks=True, ends=True))
+    workload = next(column for column in view.columns if column.key == "name")
+    columns.insert(after_name, TextColumn(workload.heading, shrinks=True, ends=True))
     for (name, _), row in zip(uses, rows, strict=True):
         row.insert(after_name, name)
     return table(columns, rows, width, paint) if rows else [view.no_processes]

@@ -154,7 +154,7 @@ class Pod:
         return (names.pod, names.namespace) == (self.name, self.namespace)
 
     def __str__(self) -> str:
-        """``namespace/name (uid)``, as far as known."""
+        """``namespace/name (uid)``, without the unknown parts."""
         name = None if self.name is None else f"{self.namespace}/{self.name}" if self.namespace else self.name
         return f"{name} ({self.uid})" if name and self.uid else name or self.uid or "unknown"
 

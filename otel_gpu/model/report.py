@@ -24,7 +24,7 @@ _PRECEDENCE: Final = (GpuState.BUSY, GpuState.UNKNOWN, GpuState.IDLE, GpuState.A
 
 
 def workload_state(states: Iterable[GpuState]) -> GpuState | None:
-    """The state of a workload from those of its processes on a GPU, or of its parts of several GPUs.
+    """The state of a workload, from the states of its processes on a GPU or of its parts of several GPUs.
 
     It is busy if any is, and idle only if none may be busy. Without states it is ``None``.
     """
@@ -138,7 +138,7 @@ class GpuTotals(NamedTuple):
 
 
 class EnergyBasis(NamedTuple):
-    """What the division of a GPU's energy rests on: ``source`` is the counter or the integral of power.
+    """How a GPU's energy was measured and divided: ``source`` is the counter or the integral of power.
 
     ``idle_power_w`` is its power without contexts, ``context_power_w`` with contexts and no work. An origin says how
     each was obtained.
@@ -279,7 +279,7 @@ class Report:
     """The result of one cycle, which every exporter reads. ``window_s`` is ``None`` for the first cycle.
 
     ``epoch_ns`` (Unix time) is when the ledger began; ``anomalies`` counts figures since then that cannot be true.
-    A report for a single ``pod`` has no figures of whole GPUs. ``unreadable`` is that of the Snapshot.
+    A report for a single ``pod`` has no figures of whole GPUs. ``unreadable`` is the count of the Snapshot.
     """
 
     wall_ns: int

@@ -90,7 +90,7 @@ class AccountingRecord:
 
 @dataclass(frozen=True, slots=True)
 class MigReading:
-    """One MIG instance of a GPU. ``index`` is its number among those of its GPU, which can have gaps."""
+    """One MIG instance of a GPU. ``index`` is its number on the GPU; numbers can have gaps."""
 
     uuid: str
     gpu_instance_id: int | None
@@ -108,7 +108,8 @@ class GpuReading:
 
     ``taken_at_ns`` (monotonic) belongs to ``energy_mj`` and ``power_w``. Ratios are 0 to 1.
     ``processes`` and ``utilization`` are ``None`` where the driver does not report them, and empty where it reports no
-    process. ``sm_count`` is that of the largest possible MIG instance; it is read only of GPUs in MIG mode.
+    process. ``sm_count`` is the number of SMs of the largest possible MIG instance; it is read only in
+    MIG mode.
     """
 
     identity: GpuIdentity

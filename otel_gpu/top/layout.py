@@ -18,7 +18,7 @@ class ScreenColumn(Generic[T]):
     """A column of rows of ``T``. Columns with a higher ``rank`` are dropped first; rank 0 stays.
 
     ``least`` is its minimum width in cells, so that changing figures do not move other columns. A column that
-    ``gives`` shrinks to that many cells. ``ends`` keeps both ends of a cut text. ``key`` is that of the view's column.
+    ``gives`` shrinks to that many cells. ``ends`` keeps both ends of a cut text. ``key`` is its key in the view.
     """
 
     heading: str

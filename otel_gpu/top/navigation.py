@@ -10,7 +10,7 @@ from typing import Final
 
 from otel_gpu.top import terminal as keys
 from otel_gpu.view.columns import WORKLOAD_COLUMNS, ColumnOf, Figures
-from otel_gpu.view.model import Detail, ProcessRow, Sort, View, WorkloadRow, ordered
+from otel_gpu.view.model import Detail, ProcessRow, Sort, View, WorkloadRow, chosen, ordered
 
 _LONGEST_FILTER: Final = 200
 _FAR: Final = 1 << 30
@@ -66,7 +66,7 @@ _NO_ORDER: Final = Order("", "", "")
 
 
 def available_orders(view: View) -> list[Order]:
-    """The orders by columns that the view has: without prices there is no cost."""
+    """The orders by columns that the view has: a view without prices has no cost."""
     columns = {column.key for column in view.columns}
     return [order for order in ORDERS.values() if order.column in columns]
 
@@ -117,7 +117,7 @@ class Navigation:
         """The workloads that match the filter, in order. Unknown values come last in both directions."""
         self._choose_order(view)
         found = filter(parse_filter(self.filter).matches, view.workloads)
-        return ordered(view, found, Sort(self.order.column, self.descending))
+        return ordered(view.columns, found, Sort(self.order.column, self.descending))
 
     def lines(self, view: View) -> list[Line]:
         """The lines of the table, with the content of open workloads."""
@@ -213,8 +213,8 @@ class Navigation:
             self.descending = view.sort.descending
 
     def _sort(self, order: Order, view: View) -> None:
-        is_number = any(column.is_number for column in view.columns if column.key == order.column)
-        self.descending = not self.descending if order is self.order else is_number
+        column = next(column for column in view.columns if column.key == order.column)
+        self.descending = chosen(Sort(self.order.column, self.descending), column).descending
         self.order = order
 
     def _sort_by_neighbour(self, view: View, step: int) -> None:

@@ -87,7 +87,7 @@ def _authorization(parts: SplitResult) -> str | None:
 
 
 class _Response(http.client.HTTPResponse):
-    """Reads the status, the headers and then each line by a deadline: the timeout of a socket is that of one read."""
+    """Reads the status, the headers and then each line by a deadline: the timeout of a socket limits one read only."""
 
     def __init__(self, sock: socket.socket, *arguments: Any, **named: Any) -> None:
         super().__init__(sock, *arguments, **named)

@@ -12,7 +12,18 @@ from otel_gpu.top.navigation import ORDERS, Navigation, Overlay, available_order
 from otel_gpu.top.tables import gpu_lines, workload_lines
 from otel_gpu.view.model import View
 from otel_gpu.view.terminal import TONE_STYLES, Style, Tone, cells, printable, shorten
-from otel_gpu.view.text import BAR_MARKS, KEY, LEGEND, plural, utc
+from otel_gpu.view.text import (
+    BAR_MARKS,
+    CONNECTING,
+    EVERYTHING_READ,
+    KEY,
+    LEGEND,
+    NO_PROBLEMS,
+    READING,
+    filled,
+    plural,
+    utc,
+)
 
 LEAST_COLUMNS: Final = 40
 LEAST_ROWS: Final = 10
@@ -20,7 +31,6 @@ _LOW: Final = 16
 """With fewer lines the totals take one line, which leaves more for workloads."""
 
 _LEAST_HOST: Final = 8
-_NO_PROBLEMS: Final = "no problems"
 _CLOCK: Final = "%H:%M:%S UTC"
 
 _HELP: Final = (
@@ -39,15 +49,15 @@ _COLOUR_KEY: Final = "A workload's name has the colour of its part of the bars."
 
 
 def draw(navigation: Navigation, latest: Latest, address: str | None, canvas: Canvas) -> list[str]:
-    """The lines of the screen, which fit the canvas. ``address`` is that of the agent, ``None`` for this host."""
+    """The lines of the screen, which fit the canvas. ``address`` is the agent's, ``None`` for this host."""
     columns, rows = canvas.columns, canvas.rows
     if columns < LEAST_COLUMNS or rows < LEAST_ROWS:
-        text = f"needs {LEAST_COLUMNS}x{LEAST_ROWS}, is {columns}x{rows}: too small for otel-gpu top"
+        text = f"Terminal too small: {columns}x{rows}; otel-gpu top needs {LEAST_COLUMNS}x{LEAST_ROWS}"
         return textwrap.wrap(text, max(columns, 1))[:rows]
     if navigation.overlay is Overlay.HELP:
         return _page(canvas.line(Piece("otel-gpu top", (Style.BOLD,))), _help(columns), canvas)
     if latest.view is None:
-        waiting = "reading the GPUs…" if address is None else f"connecting to the agent at {address}…"
+        waiting = READING if address is None else filled(CONNECTING, address=address)
         lines = [canvas.line(Piece("otel-gpu top", (Style.BOLD,))), "", *textwrap.wrap(waiting, columns)]
         return [*lines[: rows - 1], *[""] * (rows - 1 - len(lines)), _dim("q quit  h help", canvas)]
     view = navigation.shown(latest.view)
@@ -88,7 +98,7 @@ def _title(view: View, navigation: Navigation, address: str | None, columns: int
         pieces.append(Piece("SIMULATED", striking))
     pieces.append(Piece(at) if navigation.frozen is None else Piece(f"FROZEN at {at}", striking))
     briefs = ", ".join(problem.brief for problem in view.problems)
-    pieces.append(Piece(f"{briefs} (t)", (Style.YELLOW,)) if briefs else Piece(_NO_PROBLEMS))
+    pieces.append(Piece(f"{briefs} (t)", (Style.YELLOW,)) if briefs else Piece(NO_PROBLEMS))
     if briefs and _width(pieces) > columns:
         pieces[-1] = Piece(f"{plural(len(view.problems), 'problem')} (t)", (Style.YELLOW,))
     _narrow(pieces, columns)
@@ -100,7 +110,7 @@ def _title(view: View, navigation: Navigation, address: str | None, columns: int
 
 def _narrow(pieces: list[Piece], columns: int) -> None:
     """Drop the least important pieces and shorten the host, until the rest fits in full."""
-    for text in (_NO_PROBLEMS, "otel-gpu"):
+    for text in (NO_PROBLEMS, "otel-gpu"):
         if _width(pieces) > columns:
             pieces[:] = [piece for piece in pieces if piece.text != text]
     host = 0 if pieces[0].text != "otel-gpu" else 1
@@ -117,7 +127,7 @@ def _head(view: View, outage: Outage | None, canvas: Canvas) -> list[str]:
     """The outage if there is one, else the totals of the host."""
     if outage is not None:
         since, of = utc(outage.since_s, _CLOCK), utc(view.at_s, _CLOCK)
-        text = f"LOST since {since}: {printable(outage.reason)}. The figures are OLD, from {of}. Retrying…"
+        text = filled(view.words.lost, since=since, reason=printable(outage.reason), time=of)
         return [canvas.line(Piece(line, (Style.BOLD, Style.RED))) for line in textwrap.wrap(text, canvas.columns)[:3]]
     lines: list[str] = []
     for total in view.totals:  # none is cut: they continue in another line, or are left out in a low terminal
@@ -172,7 +182,7 @@ def _help(columns: int) -> list[str]:
 
 def _problems(view: View, canvas: Canvas) -> list[str]:
     texts = [(problem.text, problem.tone) for problem in view.problems]
-    texts = texts or [("No problems: every source could be read.", Tone.NONE)]
+    texts = texts or [(EVERYTHING_READ, Tone.NONE)]
     texts += [] if view.simulated is None else [(view.simulated, Tone.WARN)]
     texts += [(view.remedy, Tone.NONE)] if view.remedy else []
     return [

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Final, NamedTuple
+from collections.abc import Callable, Mapping, Sequence
+from typing import Final, NamedTuple, TypeVar
 
 from otel_gpu.top.layout import GAP, Canvas, Fitted, Piece, ScreenColumn, fit, row
 from otel_gpu.top.navigation import Line, Navigation
 from otel_gpu.view.history import SLOTS
-from otel_gpu.view.model import Bar, GpuView, History, ProcessRow, Slot, View, WorkloadRow
+from otel_gpu.view.model import Bar, Column, GpuView, History, ProcessRow, Slot, View, WorkloadRow
 from otel_gpu.view.terminal import TONE_STYLES, Style, pad, shorten
 from otel_gpu.view.text import (
     BAR_MARKS,
@@ -20,11 +19,14 @@ from otel_gpu.view.text import (
     UNATTRIBUTED,
     UNKNOWN,
     bar_cells,
-    plural,
+    filled,
     whole,
 )
 
-_BAR: Final = "MEMORY"
+T = TypeVar("T")
+
+_BAR: Final = "bar"
+_STATE: Final = "state"
 _KIND_STYLES: Final = {
     MEASURED: Style.GREEN,
     INFERRED: Style.YELLOW,
@@ -56,9 +58,28 @@ def colour_style(colour: int) -> Style:
 # ---------------------------------------------------------------------------- GPUs
 
 
-@dataclass(frozen=True, slots=True)
-class _Device:
-    """The line of a GPU (``bar`` is its own) or of one of its MIG instances."""
+class _Layout(NamedTuple):
+    """How a column of the view behaves where there is little room; see ``layout.ScreenColumn``."""
+
+    rank: int
+    least: int = 1
+    gives: int | None = None
+    ends: bool = False
+
+
+_NEW_COLUMN: Final = _Layout(10)
+"""A column that this version does not know."""
+
+
+def _screen_column(column: Column, layouts: Mapping[str, _Layout], text: Callable[[T], str]) -> ScreenColumn[T]:
+    rank, least, gives, ends = layouts.get(column.key, _NEW_COLUMN)
+    return ScreenColumn(
+        column.heading, text, rank=rank, least=least, gives=gives, right=column.is_number, key=column.key, ends=ends
+    )
+
+
+class _Device(NamedTuple):
+    """The line of a GPU or of one of its MIG instances."""
 
     gpu: GpuView
     bar: Bar
@@ -66,26 +87,29 @@ class _Device:
 
     @property
     def is_gpu(self) -> bool:
-        return self.bar is self.gpu.bars[0]
-
-    @property
-    def name(self) -> str:
-        return self.gpu.name if self.is_gpu else f"└ {self.bar.profile}"
-
-    def of_gpu(self, text: str) -> str:
-        return text if self.is_gpu else ""
+        return self.bar.profile is None
 
 
-_GPU_COLUMNS: Final[tuple[ScreenColumn[_Device], ...]] = (
-    ScreenColumn("GPU", lambda device: device.of_gpu(str(device.gpu.number)), right=True),
-    ScreenColumn("NAME", lambda device: device.name, rank=2, gives=10),
-    ScreenColumn(_BAR, lambda _: "", rank=1, least=40, gives=8),
-    ScreenColumn("USED", lambda device: device.bar.used, right=True, least=13),
-    ScreenColumn("UTIL", lambda device: device.of_gpu(device.gpu.utilization.cell.text), rank=3, right=True, least=5),
-    ScreenColumn("POWER", lambda device: device.of_gpu(device.gpu.power.cell.text), rank=4, right=True, least=5),
-    ScreenColumn("TEMP", lambda device: device.of_gpu(device.gpu.temperature.cell.text), rank=5, right=True, least=5),
-    ScreenColumn("STATE", lambda device: device.of_gpu(device.gpu.state), gives=6),
-)
+_GPU_LAYOUTS: Final = {
+    "gpu": _Layout(0),
+    "name": _Layout(2, gives=10),
+    _BAR: _Layout(1, least=40, gives=8),
+    "memory": _Layout(0, least=13),
+    "utilization": _Layout(3, least=5),
+    "power": _Layout(4, least=5),
+    "temperature": _Layout(5, least=5),
+    "state": _Layout(0, gives=6),
+}
+
+
+def _gpu_columns(view: View) -> list[ScreenColumn[_Device]]:
+    def text_at(at: int, *, in_full: bool) -> Callable[[_Device], str]:
+        return lambda device: (in_full and device.bar.cells[at].reason) or device.bar.cells[at].text
+
+    return [
+        _screen_column(column, _GPU_LAYOUTS, text_at(at, in_full=column.key == _STATE))
+        for at, column in enumerate(view.gpu_columns)
+    ]
 
 
 _HOUR_CELLS: Final = 24
@@ -93,7 +117,7 @@ _HOUR: Final[ScreenColumn[_Device]] = ScreenColumn(
     "UTIL, LAST HOUR", lambda device: device.hour, rank=6, least=_HOUR_CELLS
 )
 _WIDE: Final = 120
-"""In so many cells the last hour fits beside a readable bar."""
+"""Width in cells from which the last hour fits beside a readable bar."""
 
 
 def gpu_lines(view: View, navigation: Navigation, canvas: Canvas, most: int, *, old: bool) -> list[str]:
@@ -111,9 +135,9 @@ def gpu_lines(view: View, navigation: Navigation, canvas: Canvas, most: int, *, 
     ]
     if len(devices) + 1 > most:
         devices = [device for device in devices if device.is_gpu]
-    columns = _GPU_COLUMNS
+    columns = _gpu_columns(view)
     if canvas.columns >= _WIDE and any(device.hour for device in devices):
-        columns = (*columns[:-1], _HOUR, columns[-1])
+        columns.insert(-1, _HOUR)
     fitted = fit(columns, devices, canvas.columns)
     lines = [canvas.line(Piece(row(fitted, [each.column.heading for each in fitted]), (Style.DIM,)))]
     count = len(devices)
@@ -133,9 +157,9 @@ def _gpu_pieces(device: _Device, fitted: Sequence[Fitted[_Device]]) -> list[Piec
         if pieces:
             pieces.append(Piece(GAP))
         text = each.column.text(device)
-        if each.column.heading == _BAR:
+        if each.column.key == _BAR:
             pieces += _bar_pieces(device.bar, each.width)
-        elif each.column.heading == "STATE":
+        elif each.column.key == _STATE:
             pieces.append(Piece(shorten(text, each.width), TONE_STYLES[device.gpu.tone]))
         else:
             pieces.append(Piece(each.cell(text)))
@@ -161,7 +185,7 @@ _HEIGHTS: Final = "▁▂▃▄▅▆▇█"
 
 
 def _sparkline_of(gpu: GpuView, history: History) -> str:
-    plot = gpu.utilization.plot
+    plot = next((figure.plot for figure in gpu.figures if figure.column == "utilization"), None)
     slots: Sequence[Slot | None] = history.gpus.get(gpu.uuid, ())
     if plot is None:
         return ""
@@ -188,17 +212,9 @@ def sparkline(ratios: Sequence[float | None], width: int) -> str:
 # ---------------------------------------------------------------------------- workloads
 
 
-class _Layout(NamedTuple):
-    """How a column of the view behaves where there is little room; see ``layout.ScreenColumn``."""
-
-    rank: int
-    least: int = 1
-    gives: int | None = None
-    ends: bool = False
-
-
 _LAYOUTS: Final = {
     "name": _Layout(0, least=14, gives=16, ends=True),
+    "origin": _Layout(9, gives=16, ends=True),
     "gpu": _Layout(5, gives=10),
     "memory": _Layout(0, least=10),
     "sm": _Layout(2, least=5),
@@ -208,12 +224,6 @@ _LAYOUTS: Final = {
     "cost": _Layout(7, least=8),
     "state": _Layout(1, least=9),
 }
-_NEW_COLUMN: Final = _Layout(10)
-"""A column that this version does not know."""
-
-_WHERE: Final[ScreenColumn[Line]] = ScreenColumn(
-    "WHERE", lambda line: "" if line.process else line.workload.origin, rank=9, gives=16, ends=True
-)
 
 
 class _Cells:
@@ -234,22 +244,7 @@ class _Cells:
 
 
 def _columns(view: View) -> list[ScreenColumn[Line]]:
-    columns: list[ScreenColumn[Line]] = []
-    for column in view.columns:
-        rank, least, gives, ends = _LAYOUTS.get(column.key, _NEW_COLUMN)
-        columns.append(
-            ScreenColumn(
-                column.name.upper(),
-                _Cells(view, column.key),
-                rank=rank,
-                least=least,
-                gives=gives,
-                right=column.is_number,
-                key=column.key,
-                ends=ends,
-            )
-        )
-    return [*columns[:1], _WHERE, *columns[1:]]
+    return [_screen_column(column, _LAYOUTS, _Cells(view, column.key)) for column in view.columns]
 
 
 def workload_lines(view: View, navigation: Navigation, canvas: Canvas, room: int, *, old: bool) -> list[str]:
@@ -288,7 +283,7 @@ def _pieces(line: Line, fitted: Sequence[Fitted[Line]], marker: str) -> list[Pie
 
 def _cell_style(line: Line, key: str) -> tuple[Style, ...]:
     subject: WorkloadRow | ProcessRow = line.workload if line.process is None else line.process
-    if key == "state":
+    if key == _STATE:
         return TONE_STYLES[subject.tone]
     if key == "name" and line.process is None and line.workload.colour is not None:
         return (colour_style(line.workload.colour),)
@@ -312,8 +307,8 @@ def _scrolled(top: int, at: int, visible: int, count: int) -> int:
 
 def _count(view: View, navigation: Navigation, lines: Sequence[Line]) -> list[Piece]:
     found = len({line.workload.key for line in lines})
-    all_ = plural(len(view.workloads), "workload")
-    pieces = [Piece(f"{found} of {all_}" if navigation.filter else all_, (Style.BOLD,))]
+    template = view.words.found_workloads if navigation.filter else view.words.all_workloads
+    pieces = [Piece(filled(template, found=found), (Style.BOLD,))]
     if navigation.filter:
         pieces.append(Piece(f"  filter: {navigation.filter}", (Style.YELLOW,)))
     if len(lines) > navigation.page:

@@ -10,22 +10,29 @@ from typing import Final, NamedTuple
 from zlib import crc32
 
 from otel_gpu.model import GpuReport, Report
-from otel_gpu.view.columns import DEFAULT_SORT, PART_COLUMNS, PROCESS_COLUMNS, declared, workload_columns
+from otel_gpu.view.columns import (
+    DEFAULT_SORT,
+    GPU_COLUMNS,
+    PART_COLUMNS,
+    PROCESS_COLUMNS,
+    declared,
+    workload_columns,
+)
 from otel_gpu.view.gpus import gpu_view
 from otel_gpu.view.history import SLOT_S, SLOTS, Recorder, newest
 from otel_gpu.view.model import Cell, Column, GpuView, Problem, Total, View, WorkloadRow
 from otel_gpu.view.problems import problems, remedy
 from otel_gpu.view.terminal import printable
-from otel_gpu.view.text import gpu_power_w, out_of, percent, plural, simulation_warning, size, watts
+from otel_gpu.view.text import gpu_power_w, out_of, percent, plural, simulation_warning, size, watts, words
 from otel_gpu.view.workloads import Workloads, sum_known
 
 _TITLE: Final = "GPU use by workload"
 _MISSED_INTERVALS: Final = 3
 _GRACE_S: Final = 10.0
-"""The agent counts as lost after so many intervals and seconds without a cycle."""
+"""The agent counts as lost after this number of intervals plus this time without a cycle."""
 
 _GAP_SLOTS: Final = 2.5
-"""A plot has a gap where so many slots, or intervals if they are longer, have no sample."""
+"""Length of time without a sample that is a gap in a plot, in slots, or in intervals if these are longer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,6 +106,7 @@ class ViewBuilder:
             totals=() if report.pod is not None else _totals(report, columns, rows),
             gpus=tuple(gpus),
             no_gpus="No GPU could be read." if report.pod is None else "",
+            gpu_columns=declared(GPU_COLUMNS),
             columns=columns,
             part_columns=declared(PART_COLUMNS),
             process_columns=declared(PROCESS_COLUMNS),
@@ -107,6 +115,7 @@ class ViewBuilder:
             no_workloads=_none(report, "workload", "workloads"),
             no_processes=_none(report, "process", "processes"),
             no_matches="No workload matches this filter.",
+            words=words(len(rows)),
             plot_span_s=SLOTS * SLOT_S,
             plot_gap_s=_GAP_SLOTS * max(subject.interval_s, SLOT_S),
             history=newest(history) if newest_slot_only else history,
@@ -124,7 +133,7 @@ def _none(report: Report, one: str, several: str) -> str:
     """What a table without rows means."""
     if report.pod is not None:
         return f"No {one} of this pod uses a GPU."
-    return f"No {one} uses a GPU." if _lists_are_complete(report) else f"Unknown which {several} use a GPU."
+    return f"No {one} uses a GPU." if _lists_are_complete(report) else f"The {several} on the GPUs are unknown."
 
 
 def _lists_are_complete(report: Report) -> bool:
@@ -179,7 +188,7 @@ def _totals(report: Report, columns: tuple[Column, ...], rows: tuple[WorkloadRow
 
 
 def _coverage(count: int, gpus: tuple[GpuReport, ...]) -> str:
-    """Of how many GPUs a figure is, unless all or none have it."""
+    """How many GPUs a figure covers; empty if all or none."""
     return f"of {count} of {plural(len(gpus), 'GPU')}" if 0 < count < len(gpus) else ""
 
 
@@ -188,7 +197,7 @@ def _listed(*texts: str) -> str:
 
 
 def _held_while_idle(report: Report, columns: tuple[Column, ...], rows: tuple[WorkloadRow, ...]) -> Total:
-    """The memory of idle workloads, and that of workloads whose state is undecided."""
+    """The memory of idle workloads, and the memory of workloads whose state is undecided."""
     at = [column.key for column in columns].index("memory")
     # An allocated workload holds nothing, and does not show that states of others are decided.
     present = [row for row in rows if row.state not in {"ended", "allocated"}]
@@ -214,7 +223,7 @@ def _sum_cells(rows: list[WorkloadRow], at: int) -> float | None:
 # ---------------------------------------------------------------------------- colours
 
 COLOURS: Final = 8
-"""The page has so many colours, and ``top`` as many styles."""
+"""The number of colours of the page, and of styles of ``top``."""
 
 
 class Claimant(NamedTuple):
@@ -226,7 +235,7 @@ class Claimant(NamedTuple):
 
 
 class Palette:
-    """Assigns colours. A workload keeps its colour; those on one GPU differ as far as there are colours."""
+    """Assigns colours. A workload keeps its colour; workloads on one GPU differ while there are enough colours."""
 
     def __init__(self) -> None:
         self._colours: dict[str, int] = {}

@@ -1,4 +1,4 @@
-"""The columns of workloads, of their processes and of their parts of GPUs: each declared once, with its value.
+"""The columns of GPUs, of workloads, their processes and their parts of GPUs: each declared once, with its value.
 
 The page, ``top`` and the table of ``once`` have these columns. A new column is one entry.
 """
@@ -9,11 +9,26 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Final, Generic, NamedTuple, TypeVar
 
-from otel_gpu.model import GpuState, MethodEnergy, ProcessReport, WorkloadGpu
+from otel_gpu.model import GpuReport, GpuState, MethodEnergy, MigReport, ProcessReport, WorkloadGpu
 from otel_gpu.view import reasons
 from otel_gpu.view.model import Cell, Column, Sort
 from otel_gpu.view.terminal import Tone, printable
-from otel_gpu.view.text import gpu_span, joules, percent, power_w, signed, size, state_text, watts
+from otel_gpu.view.text import (
+    UNKNOWN,
+    celsius,
+    gpu_power_w,
+    gpu_span,
+    joules,
+    model,
+    out_of,
+    percent,
+    power_w,
+    signed,
+    size,
+    state_text,
+    state_with_reason,
+    watts,
+)
 
 T = TypeVar("T")
 
@@ -75,7 +90,7 @@ def places_text(places: Iterable[Place]) -> str:
 class Figures:
     """The figures of a workload or process in the window of ``window_s``. Idle time is summed over ``idle_places``.
 
-    Only a process has a ``pid``, and only a workload of an agent with prices a ``cost``.
+    Only a process has a ``pid``, only a workload an ``origin``, and only one of an agent with prices a ``cost``.
     """
 
     name: Cell
@@ -93,17 +108,26 @@ class Figures:
     since_ns: int
     ended: bool
     pid: int | None = None
+    origin: Cell = Cell("")  # noqa: RUF009 - a frozen tuple
     cost: Cell = Cell("")  # noqa: RUF009 - a frozen tuple
 
     @property
     def row_state(self) -> str:
-        """The state of the row: that of its figures, or ``ended``, or ``none``."""
+        """The state of the row: ``ended``, or the state of its figures, or ``none``."""
         return "ended" if self.ended else self.state or "none"
 
     @property
     def tone(self) -> Tone:
         """How the state is drawn."""
         return Tone.SOFT if self.ended else Tone.NONE if self.state is None else _TONES[self.state]
+
+
+class Device(NamedTuple):
+    """A GPU, or one of its MIG instances, in the window of ``window_s``."""
+
+    gpu: GpuReport
+    instance: MigReport | None
+    window_s: float | None
 
 
 class Part(NamedTuple):
@@ -165,23 +189,23 @@ def _state(of: Figures) -> Cell:
     return Cell(text, "ended" if of.ended else of.state, reasons.state(of.state))
 
 
-_POWER_MEANING: Final = "Its part of the GPU's power, mean of the last window"
+_POWER_MEANING: Final = "The workload's power, mean of the last window"
 STATE: Final[ColumnOf[Figures]] = ColumnOf(
     Column(
         "state",
         "State",
-        "Busy, idle and for how long, allocated (granted, without a process), or unknown, in the last sample",
+        "State in the last sample: busy, idle (for how long), allocated (granted, no process) or unknown",
     ),
     _state,
 )
 
 _USE: Final[tuple[ColumnOf[Figures], ...]] = (
-    ColumnOf(Column("gpu", "GPU", "The GPUs it is on, by index; a MIG instance by its profile"), _gpu, "g"),
+    ColumnOf(Column("gpu", "GPU", "GPUs in use, by index; a MIG instance by its profile"), _gpu, "g"),
     ColumnOf(
         Column(
             "memory",
             "Memory",
-            "GPU memory it holds: by the driver's process lists or, where they do not have it, inferred",
+            "GPU memory held: measured by the driver's process lists, or inferred where these have no figure",
             is_number=True,
         ),
         lambda of: of.memory,
@@ -191,21 +215,19 @@ _USE: Final[tuple[ColumnOf[Figures], ...]] = (
         Column(
             "sm",
             "SM",
-            "Share of a GPU's SMs that work for it, in the last window; summed over GPUs",
+            "Share of a GPU's SMs in use, mean of the last window; summed over GPUs",
             is_number=True,
         ),
         _sm,
         "s",
     ),
     ColumnOf(Column("power", "Power", _POWER_MEANING, is_number=True), _power, "w"),
-    ColumnOf(
-        Column("energy", "Energy", "Its part of the GPU's energy so far", is_number=True), _energy, "e", is_total=True
-    ),
+    ColumnOf(Column("energy", "Energy", "The workload's energy so far", is_number=True), _energy, "e", is_total=True),
     ColumnOf(
         Column(
             "idle",
             "Idle",
-            "Time so far in which it held memory and did no work; summed over several GPUs (GPU-m)",
+            "Time so far with memory held and no work; summed over several GPUs (GPU-m)",
             is_number=True,
         ),
         _idle,
@@ -221,6 +243,7 @@ WORKLOAD_COLUMNS: Final[tuple[ColumnOf[Figures], ...]] = (
         lambda of: of.name,
         "n",
     ),
+    ColumnOf(Column("origin", "Where", "Kind of the workload, and its pod or image"), lambda of: of.origin),
     *_USE,
     ColumnOf(
         Column("cost", "Cost", "So far, at the configured prices", is_number=True),
@@ -233,8 +256,8 @@ WORKLOAD_COLUMNS: Final[tuple[ColumnOf[Figures], ...]] = (
 )
 
 PROCESS_COLUMNS: Final[tuple[ColumnOf[Figures], ...]] = (
-    ColumnOf(Column("pid", "PID", "Its number on the host", is_number=True), lambda of: Cell(str(of.pid), of.pid)),
-    ColumnOf(Column("name", "Process", "Its executable"), lambda of: of.name),
+    ColumnOf(Column("pid", "PID", "Process id on the host", is_number=True), lambda of: Cell(str(of.pid), of.pid)),
+    ColumnOf(Column("name", "Process", "Name of the executable"), lambda of: of.name),
     *_USE,
     STATE,
 )
@@ -266,11 +289,11 @@ PART_COLUMNS: Final[tuple[ColumnOf[Part], ...]] = (
         lambda part: Cell(size(part.use.measured_bytes)),
     ),
     ColumnOf(
-        Column("inferred", "Inferred", "GPU memory that they do not have, with the confidence", is_number=True),
+        Column("inferred", "Inferred", "GPU memory that these lists do not show, with the confidence", is_number=True),
         _inferred,
     ),
     ColumnOf(
-        Column("sm", "SM", "Share of the GPU's SMs that work for it, in the last window", is_number=True),
+        Column("sm", "SM", "Share of the GPU's SMs in use, mean of the last window", is_number=True),
         lambda part: Cell(percent(part.use.sm_ratio)),
     ),
     ColumnOf(Column("power", "Power", _POWER_MEANING, is_number=True), _part_power),
@@ -278,11 +301,73 @@ PART_COLUMNS: Final[tuple[ColumnOf[Part], ...]] = (
 )
 """The columns of a workload's parts of GPUs."""
 
+
+def _gpu_number(device: Device) -> Cell:
+    number = device.gpu.identity.index
+    return Cell(str(number), number)
+
+
+def _device_name(device: Device) -> Cell:
+    if device.instance is not None:
+        return Cell(f"└ {printable(device.instance.profile or 'MIG')}")
+    return Cell(printable(model(device.gpu.identity.name)))
+
+
+def _device_memory(device: Device) -> Cell:
+    split = device.gpu.memory if device.instance is None else device.instance.memory
+    if split is None:
+        return Cell(UNKNOWN, None, reasons.USED_MEMORY)
+    return Cell(out_of(split.used_bytes, split.limit_bytes), split.used_bytes, reasons.USED_MEMORY)
+
+
+def _gpu_utilization(device: Device) -> Cell:
+    ratio = device.gpu.reading.gpu_ratio
+    return Cell(percent(ratio), ratio, reasons.FROM_DRIVER)
+
+
+def _gpu_power(device: Device) -> Cell:
+    mean_w = gpu_power_w(device.gpu, device.window_s)
+    return Cell(watts(mean_w), mean_w, reasons.gpu_power(device.gpu))
+
+
+def _gpu_temperature(device: Device) -> Cell:
+    temperature_c = device.gpu.reading.temperature_c
+    return Cell(celsius(temperature_c), temperature_c, reasons.FROM_DRIVER)
+
+
+def _gpu_state(device: Device) -> Cell:
+    health = device.gpu.reading.health.value
+    return Cell(health, health, printable(state_with_reason(health, device.gpu.reading.reason)))
+
+
+def _of_whole(cell: Callable[[Device], Cell]) -> Callable[[Device], Cell]:
+    """An instance has no such figure of its own."""
+    return lambda device: cell(device) if device.instance is None else Cell("")
+
+
+GPU_COLUMNS: Final[tuple[ColumnOf[Device], ...]] = (
+    ColumnOf(Column("gpu", "GPU", "The number of the GPU", is_number=True), _of_whole(_gpu_number)),
+    ColumnOf(Column("name", "Name", "The model of the GPU, or the profile of the MIG instance"), _device_name),
+    ColumnOf(Column("bar", "Memory", "The memory by holder: drawn from the segments of the bar"), lambda _: Cell("")),
+    ColumnOf(Column("memory", "Memory", "Memory in use, of all memory", is_number=True, brief="Used"), _device_memory),
+    ColumnOf(
+        Column("utilization", "Utilisation", "Share of time in which the GPU worked", is_number=True, brief="Util"),
+        _of_whole(_gpu_utilization),
+    ),
+    ColumnOf(Column("power", "Power", "Mean power of the last window", is_number=True), _of_whole(_gpu_power)),
+    ColumnOf(
+        Column("temperature", "Temperature", "Temperature of the GPU", is_number=True, brief="Temp"),
+        _of_whole(_gpu_temperature),
+    ),
+    ColumnOf(Column("state", "State", "Whether the GPU answers; the reason says it in full"), _of_whole(_gpu_state)),
+)
+"""The columns of GPUs and of their MIG instances."""
+
 DEFAULT_SORT: Final = Sort("memory", descending=True)
 
 
 def workload_columns(*, with_prices: bool) -> tuple[ColumnOf[Figures], ...]:
-    """The columns of workloads; without prices there is no cost."""
+    """The columns of workloads; ``cost`` only with prices."""
     return tuple(each for each in WORKLOAD_COLUMNS if with_prices or not each.needs_prices)
 
 

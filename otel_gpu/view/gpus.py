@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
-from otel_gpu.model import GpuHealth, GpuReport, MemorySplit
+from otel_gpu.model import GpuHealth, GpuReport, MemorySplit, MigReport
 from otel_gpu.view import reasons
-from otel_gpu.view.model import Bar, Cell, GpuFigure, GpuView, Holder, Plot, Segment, Slot, Summary
+from otel_gpu.view.columns import GPU_COLUMNS, Device, cells
+from otel_gpu.view.model import Bar, Cell, GpuFigure, GpuView, Holder, Plot, Segment, Slot
 from otel_gpu.view.terminal import Tone, printable
 from otel_gpu.view.text import (
     FREE,
@@ -16,15 +17,10 @@ from otel_gpu.view.text import (
     MEASURED,
     RESERVED,
     UNATTRIBUTED,
-    UNKNOWN,
-    celsius,
-    gpu_power_w,
+    in_use,
     memory_kinds,
-    model,
-    out_of,
     percent,
     size,
-    state_with_reason,
     watts,
     whole,
 )
@@ -38,8 +34,10 @@ HEALTH_TONES: Final = {
     GpuHealth.PAUSED: Tone.WARN,
 }
 
-_PLOTTED: Final = ("Utilisation", "Power", "Memory")
-"""In the order of ``Slot``."""
+_PLOTTED: Final = ("utilization", "power", "memory")
+"""The keys of columns, in the order of ``Slot``."""
+
+_NAMES: Final = {each.column.key: each.column.name for each in GPU_COLUMNS}
 
 _REST: Final = {UNATTRIBUTED: reasons.UNATTRIBUTED_MEMORY, RESERVED: LEGEND[RESERVED], FREE: LEGEND[FREE]}
 
@@ -51,91 +49,70 @@ def gpu_view(
     colours: Mapping[str, int],
     history: Sequence[Slot | None],
 ) -> GpuView:
-    """One GPU. ``held_parts`` are those of this GPU, ``history`` its last hour."""
-    reading, uuid = gpu.reading, printable(gpu.identity.uuid)
-    power_w, split, limit_w = gpu_power_w(gpu, window_s), gpu.memory, reading.power_limit_w
-    used = None if split is None else split.used_bytes
-    limit = None if split is None else split.limit_bytes
-    utilization = Cell(percent(reading.gpu_ratio), reading.gpu_ratio, reasons.FROM_DRIVER)
-    power = Cell(watts(power_w), power_w, reasons.gpu_power(gpu))
-    memory = Cell(size(used), used, reasons.USED_MEMORY)
-    temperature = Cell(celsius(reading.temperature_c), reading.temperature_c, reasons.FROM_DRIVER)
+    """One GPU. ``held_parts`` are parts of this GPU, ``history`` its last hour."""
+    reading, uuid, split = gpu.reading, printable(gpu.identity.uuid), gpu.memory
+    limit_w = reading.power_limit_w
+    limit = "" if limit_w is None else f"of {watts(limit_w)}"
+    bars = (
+        _bar(Device(gpu, None, window_s), held_parts, colours),
+        *(_bar(Device(gpu, mig, window_s), _of_instance(mig, held_parts), colours) for mig in gpu.mig or ()),
+    )
+    own = {each.column.key: cell for each, cell in zip(GPU_COLUMNS, bars[0].cells, strict=True)}
     return GpuView(
         uuid=uuid,
-        number=gpu.identity.index,
-        name=printable(model(gpu.identity.name)),
-        health=reading.health.value,
+        title=f"GPU {gpu.identity.index}",
         tone=HEALTH_TONES[reading.health],
-        state=printable(state_with_reason(reading.health.value, reading.reason)),
-        used=memory,
-        limit=Cell(size(limit), limit),
-        bars=(_bar(uuid, None, split, held_parts, colours), *_instance_bars(gpu, held_parts, colours)),
+        in_use="" if split is None else in_use(split),
+        bars=bars,
         holders=_holders(split, held_parts, colours),
-        utilization=_figure("Utilisation", utilization, _of(history, 0), top=1, text=percent),
-        power=_figure(
-            "Power",
-            power,
-            _of(history, 1),
-            top=limit_w,
-            text=watts,
-            limit="" if limit_w is None else f"of {watts(limit_w)}",
+        figures=(
+            _figure("utilization", own, history, top=1, text=percent),
+            _figure("power", own, history, top=limit_w, text=watts, limit=limit),
+            _figure("memory", own, history, top=None if split is None else split.limit_bytes, text=size),
+            GpuFigure("temperature"),
         ),
-        memory=_figure("Memory", memory, _of(history, 2), top=limit, text=size),
-        temperature=GpuFigure("Temperature", temperature),
         reasons=tuple(reasons.gpu(gpu)),
     )
 
 
-def _of(history: Sequence[Slot | None], figure: int) -> list[Summary | None]:
-    return [None if slot is None else slot[figure] for slot in history]
-
-
 def _figure(
-    name: str,
-    cell: Cell,
-    history: Sequence[Summary | None],
+    column: str,
+    own: Mapping[str, Cell],
+    history: Sequence[Slot | None],
     *,
     top: float | None,
     text: Callable[[float | None], str],
     limit: str = "",
 ) -> GpuFigure:
     """A figure with the plot of its last hour. Without a ``top``, the highest sample is at the top."""
-    place = _PLOTTED.index(name)
-    summaries = [summary for summary in history if summary is not None]
-    label = f"{name} in the last hour: "
+    place = _PLOTTED.index(column)
+    summaries = [summary for slot in history if slot is not None and (summary := slot[place]) is not None]
+    label = f"{_NAMES[column]} in the last hour: "
     if not summaries:
         absent = "unknown" if history else "no data yet"
-        return GpuFigure(name, cell, limit, Plot(place, top or 1, label + absent, f"last hour: {absent}"))
-    highest = max(high for _, _, high in summaries)
-    label += f"lowest {text(min(low for _, low, _ in summaries))}, highest {text(highest)}, now {cell.text}"
-    return GpuFigure(name, cell, limit, Plot(place, top or max(highest, 0) or 1, label, "last hour"))
+        return GpuFigure(column, limit, Plot(place, top or 1, label + absent, f"last hour: {absent}"))
+    lowest, highest = min(low for _, low, _ in summaries), max(high for _, _, high in summaries)
+    now = own[column].value
+    assert not isinstance(now, str)  # a column of numbers
+    label += f"lowest {text(lowest)}, highest {text(highest)}, now {text(now)}"
+    return GpuFigure(column, limit, Plot(place, top or max(highest, 0) or 1, label, "last hour"))
 
 
 # ---------------------------------------------------------------------------- memory
 
 
-def _instance_bars(gpu: GpuReport, held_parts: Sequence[HeldPart], colours: Mapping[str, int]) -> list[Bar]:
-    return [
-        _bar(
-            printable(mig.uuid),
-            printable(mig.profile or "MIG"),
-            mig.memory,
-            [each for each in held_parts if each.part.mig_uuid == mig.uuid],
-            colours,
-        )
-        for mig in gpu.mig or ()
-    ]
+def _of_instance(mig: MigReport, held_parts: Sequence[HeldPart]) -> list[HeldPart]:
+    return [each for each in held_parts if each.part.mig_uuid == mig.uuid]
 
 
-def _bar(
-    uuid: str,
-    profile: str | None,
-    split: MemorySplit | None,
-    held_parts: Sequence[HeldPart],
-    colours: Mapping[str, int],
-) -> Bar:
+def _bar(device: Device, held_parts: Sequence[HeldPart], colours: Mapping[str, int]) -> Bar:
+    gpu, instance, _ = device
+    uuid = printable(gpu.identity.uuid if instance is None else instance.uuid)
+    profile = None if instance is None else printable(instance.profile or "MIG")
+    split = gpu.memory if instance is None else instance.memory
+    figures = cells(GPU_COLUMNS, device)
     if split is None:
-        return Bar(uuid, profile, UNKNOWN, (), "Memory: unknown")
+        return Bar(uuid, profile, figures, (), "Memory: unknown")
     kinds = memory_kinds(split)
     segments: list[Segment] = []
     for kind in (MEASURED, INFERRED):
@@ -152,7 +129,7 @@ def _bar(
     return Bar(
         uuid,
         profile,
-        out_of(split.used_bytes, split.limit_bytes),
+        figures,
         tuple(segment for segment in segments if segment.bytes > 0),
         f"Memory of {size(split.limit_bytes)}: {', '.join(words)}",
     )

@@ -106,7 +106,7 @@ def newest(history: History) -> History:
 
 
 def merged(history: History, update: History) -> History:
-    """The history with the slots of an update, which replace those of the same time; one hour at most."""
+    """The history with the slots of an update, which replace slots of the same time; one hour at most."""
     at = sorted({*history.at, *update.at})[-SLOTS:]
     slots = {
         uuid: {

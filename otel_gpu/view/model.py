@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from functools import cache
 from types import NoneType, UnionType
 from typing import Any, Final, NamedTuple, TypeAlias, Union, get_args, get_origin, get_type_hints
 
 from otel_gpu.view.terminal import Tone, printable
-from otel_gpu.view.text import BAR_MARKS
+from otel_gpu.view.text import BAR_MARKS, Words
 
 Summary: TypeAlias = tuple[float, float, float]
 """The samples of one figure in one slot of the history: mean, lowest, highest."""
@@ -33,12 +33,18 @@ class Cell(NamedTuple):
 
 
 class Column(NamedTuple):
-    """A column of a table. A column of numbers holds no text values."""
+    """A column of a table. A column of numbers holds no text values. ``brief`` is a shorter name for plain text."""
 
     key: str
     name: str
     meaning: str
     is_number: bool = False
+    brief: str = ""
+
+    @property
+    def heading(self) -> str:
+        """Its heading in tables of plain text."""
+        return (self.brief or self.name).upper()
 
 
 class Sort(NamedTuple):
@@ -67,18 +73,17 @@ class ProcessRow(NamedTuple):
 class WorkloadRow(NamedTuple):
     """One workload on all its GPUs. ``cells`` are in the order of ``View.columns``.
 
-    ``name`` is unique in the table. ``origin`` is its kind with pod or image. ``colour`` is that of its memory in bars,
-    ``None`` after its end. ``state`` is one of ``busy``, ``idle``, ``allocated``, ``unknown``, ``ended`` and ``none``;
-    ``tone`` is how it is drawn. A filter matches ``words``, the beginning of ``id``, and
-    ``gpus``, the indices of its GPUs. ``parts`` has the texts of its part of each GPU or MIG instance, in the order of
-    ``View.part_columns``. ``explanation`` says how its figures were obtained, and what it does on each of several GPUs.
+    ``name`` is unique in the table. ``colour`` is that of its memory in bars, ``None`` after its end. ``state`` is
+    one of ``busy``, ``idle``, ``allocated``, ``unknown``, ``ended`` and ``none``; ``tone`` is how it is drawn. A
+    filter matches ``words``, the beginning of ``id``, and ``gpus``, the indices of its GPUs. ``parts`` has the
+    texts of its part of each GPU or MIG instance, in the order of ``View.part_columns``. ``explanation`` says how
+    its figures were obtained, and what it does on each of several GPUs.
     """
 
     key: str
     id: str
     name: str
     full_name: str
-    origin: str
     colour: int | None
     state: str
     tone: Tone
@@ -93,7 +98,7 @@ class WorkloadRow(NamedTuple):
 
 
 class Segment(NamedTuple):
-    """A part of a bar of memory. ``kind`` is a key of ``text.LEGEND``; ``colour`` is that of the workload."""
+    """A part of a bar of memory. ``kind`` is a key of ``text.LEGEND``; ``colour`` is the colour of the workload."""
 
     key: str
     kind: str
@@ -103,11 +108,14 @@ class Segment(NamedTuple):
 
 
 class Bar(NamedTuple):
-    """The memory of a GPU or MIG instance (``profile``). Without segments it is unknown. ``label`` says it in words."""
+    """A GPU or MIG instance (``profile``) and its memory. Without segments that is unknown. ``label`` says it in words.
+
+    ``cells`` are in the order of ``View.gpu_columns``.
+    """
 
     uuid: str
     profile: str | None
-    used: str
+    cells: tuple[Cell, ...]
     segments: tuple[Segment, ...]
     label: str
 
@@ -142,31 +150,26 @@ class Plot(NamedTuple):
 
 
 class GpuFigure(NamedTuple):
-    """A figure of a GPU. ``limit`` is text such as ``of 300 W``, or empty."""
+    """A figure on the card of a GPU: the key of its column. ``limit`` is text such as ``of 300 W``, or empty."""
 
-    name: str
-    cell: Cell
+    column: str
     limit: str = ""
     plot: Plot | None = None
 
 
 class GpuView(NamedTuple):
-    """One GPU. ``bars`` has the GPU's own bar and one per MIG instance. ``tone`` is how its state is drawn."""
+    """One GPU. ``bars`` has the GPU's own bar and one per MIG instance. ``tone`` is how its state is drawn.
+
+    ``in_use`` is its memory in words, empty where that is unknown.
+    """
 
     uuid: str
-    number: int
-    name: str
-    health: str
+    title: str
     tone: Tone
-    state: str
-    used: Cell
-    limit: Cell
+    in_use: str
     bars: tuple[Bar, ...]
     holders: tuple[Holder, ...]
-    utilization: GpuFigure
-    power: GpuFigure
-    memory: GpuFigure
-    temperature: GpuFigure
+    figures: tuple[GpuFigure, ...]
     reasons: tuple[str, ...]
 
 
@@ -210,6 +213,7 @@ class View(NamedTuple):
     totals: tuple[Total, ...]
     gpus: tuple[GpuView, ...]
     no_gpus: str
+    gpu_columns: tuple[Column, ...]
     columns: tuple[Column, ...]
     part_columns: tuple[Column, ...]
     process_columns: tuple[Column, ...]
@@ -218,14 +222,18 @@ class View(NamedTuple):
     no_workloads: str
     no_processes: str
     no_matches: str
+    words: Words
     plot_span_s: float
     plot_gap_s: float
     history: History
 
 
-def ordered(view: View, rows: Iterable[WorkloadRow], sort: Sort) -> list[WorkloadRow]:
-    """The rows in this order. Unknown values come last, and equal ones in the order of names, in both directions."""
-    at = next((at for at, column in enumerate(view.columns) if column.key == sort.column), 0)
+def ordered(columns: Sequence[Column], rows: Iterable[WorkloadRow], sort: Sort) -> list[WorkloadRow]:
+    """The rows in this order. Unknown values come last, and equal ones in the order of names, in both directions.
+
+    The page sorts in the browser by the same rules; tests/sort_cases.json is a table of cases for both.
+    """
+    at = next((at for at, column in enumerate(columns) if column.key == sort.column), 0)
 
     def value(row: WorkloadRow) -> Any:
         return row.cells[at].value
@@ -234,6 +242,11 @@ def ordered(view: View, rows: Iterable[WorkloadRow], sort: Sort) -> list[Workloa
     known = [row for row in by_name if value(row) is not None]
     unknown = [row for row in by_name if value(row) is None]
     return sorted(known, key=value, reverse=sort.descending) + unknown
+
+
+def chosen(sort: Sort, column: Column) -> Sort:
+    """The order after the user chose this column: numbers descend at first; a second choice reverses the order."""
+    return Sort(column.key, not sort.descending if sort.column == column.key else column.is_number)
 
 
 # ---------------------------------------------------------------------------- plain data for JSON, and back
@@ -268,7 +281,7 @@ def decode_view(plain: object) -> View:
 
 
 def _check_tables(view: View) -> None:
-    if not view.columns or not view.process_columns:
+    if not view.columns or not view.process_columns or not view.gpu_columns:
         raise ValueError("a table has no columns")
     for row in view.workloads:
         _check_row(view.columns, row.cells)
@@ -279,6 +292,8 @@ def _check_tables(view: View) -> None:
     for gpu in view.gpus:
         if not gpu.bars:
             raise ValueError("a GPU has no bar")
+        for bar in gpu.bars:
+            _check_row(view.gpu_columns, bar.cells)
     if any(len(slots) != len(view.history.at) for slots in view.history.gpus.values()):
         raise ValueError("a GPU has more or fewer slots than there are times")
 

@@ -83,7 +83,7 @@ def _id(workload: WorkloadReport) -> str:
 
 
 def _pod(workload: WorkloadReport) -> str:
-    """``namespace/pod``, as far as known; empty without a pod."""
+    """``namespace/pod``, or the pod alone where the namespace is unknown; empty without a pod."""
     names = workload.names
     if names is None or names.pod is None:
         return ""

@@ -8,7 +8,7 @@ from otel_gpu.model import EnergyBasis, GpuReport, MemorySplit, MethodEnergy
 from otel_gpu.view.terminal import printable
 from otel_gpu.view.text import joules, kilowatt_hours, money, percent, size, span, utc, watts
 
-UNATTRIBUTED_MEMORY: Final = "in use, and nothing shows by which workload"
+UNATTRIBUTED_MEMORY: Final = "in use, no evidence for any workload"
 USED_MEMORY: Final = "all memory that is neither free nor reserved by the driver"
 FROM_DRIVER: Final = "as the driver reports it"
 
@@ -16,7 +16,7 @@ _STATES: Final = {
     "busy": "it worked in the last samples",
     "idle": "it holds memory and does no work",
     "allocated": "it was granted a GPU and has no process on it",
-    "unknown": "undecided so far, or the driver gives no figures",
+    "unknown": "undecided so far, or no utilisation data",
 }
 
 
@@ -42,20 +42,20 @@ def memory(measured_bytes: int | None, inferred_bytes: int | None, sure: float |
         parts.append(f"{size(measured_bytes)} measured, by the driver's process lists")
     if inferred_bytes:
         parts.append(f"{size(inferred_bytes)} inferred{confidence(sure)}, from open devices, grants and growth")
-    return "; ".join(parts) or "unknown: the driver gives no figure"
+    return "; ".join(parts) or "unknown: the driver reports no figure"
 
 
 def holding(name: str, kind: str, bytes_: int, sure: float | None) -> str:
     """A workload's memory on one GPU."""
     if kind == "measured":
         return f"{name}: {size(bytes_)} measured, by the driver's process lists"
-    return f"{name}: {size(bytes_)} inferred{confidence(sure)}: in no process list, and the evidence points here"
+    return f"{name}: {size(bytes_)} inferred{confidence(sure)}: in no process list, by evidence for this workload"
 
 
 def sm(ratio: float | None, places: int = 1) -> str:
     """SM utilisation."""
     if ratio is None:
-        return "unknown: the driver gives no utilisation of processes here"
+        return "unknown: the driver reports no utilisation per process"
     summed = f", summed over {places} GPUs or MIG instances" if places > 1 else ""
     return f"share of the SMs{summed}: mean of the driver's samples in the last window"
 
@@ -63,7 +63,7 @@ def sm(ratio: float | None, places: int = 1) -> str:
 def power(energy: MethodEnergy, window_s: float | None) -> str:
     """Mean power of the window."""
     if energy.total_mj is None or not window_s:
-        return "unknown: no energy figures here, or this is the first sample"
+        return "unknown: no energy data, or this is the first sample"
     return f"mean of the last {window_s:.1f} s: {_methods(energy) or 'no energy'}"
 
 
@@ -71,7 +71,7 @@ def energy(so_far: MethodEnergy, since_ns: int) -> str:
     """Energy so far."""
     total_mj = so_far.total_mj
     if total_mj is None:
-        return "unknown: no energy figures here"
+        return "unknown: no energy data"
     return f"{_methods(so_far) or 'none yet'}; {kilowatt_hours(total_mj)} in total since {moment(since_ns)}"
 
 
@@ -79,20 +79,20 @@ def _methods(energy: MethodEnergy) -> str:
     methods = (
         (energy.measured_mj, "measured (alone on the GPU)"),
         (energy.estimated_mj, "estimated (shared with others)"),
-        (energy.inferred_mj, "inferred (hidden, and the only possible user)"),
+        (energy.inferred_mj, "inferred (hidden, the only possible user)"),
     )
     return "; ".join(f"{joules(part_mj)} {method}" for part_mj, method in methods if part_mj)
 
 
 def idle(idle_s: float | None, *, places: int, now_s: float | None, energy_mj: int | None, since_ns: int) -> str:
-    """Idle time so far. ``energy_mj`` is what it cost; ``now_s`` is how long the workload has been idle now."""
+    """Idle time so far. ``energy_mj`` is the energy used in it; ``now_s`` is the idle time until now."""
     if idle_s is None:
-        return "unknown: nothing shows whether it works"
+        return "unknown: no utilisation data"
     since = moment(since_ns)
     if not idle_s and now_s is None:
         return f"not idle since {since}"
     summed = f" of GPU time, summed over {places} GPUs or MIG instances" if places > 1 else ""
-    used = "" if energy_mj is None else f", which took {joules(energy_mj)}"
+    used = "" if energy_mj is None else f", using {joules(energy_mj)}"
     now = "" if now_s is None else f"; idle for {span(now_s)} now"
     return f"held memory without work for {span(idle_s)}{summed}{used}{now} (since {since})"
 
@@ -127,7 +127,7 @@ def gpu(of: GpuReport) -> list[str]:
 
 def _gpu_memory(split: MemorySplit | None) -> str:
     if split is None:
-        return "Memory: unknown; the driver gives no figure."
+        return "Memory: unknown; the driver reports no figure."
     overcount = f" − {size(split.overcount_bytes)} counted twice by the lists" if split.overcount_bytes else ""
     reserved = "" if split.reserved_bytes is None else f" + {size(split.reserved_bytes)} reserved by the driver"
     return (

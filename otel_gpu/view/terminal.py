@@ -129,7 +129,7 @@ _READABLE: Final = 16
 
 
 def table(columns: Sequence[TextColumn], rows: Sequence[Sequence[str]], width: int, paint: Paint) -> list[str]:
-    """Lines of an aligned table. It fits ``width`` as far as columns can shrink and drop."""
+    """Lines of an aligned table. It fits ``width`` unless no further column can shrink or drop."""
     widths = [max(len(column.heading), *(cells(row[i]) for row in rows), 0) for i, column in enumerate(columns)]
     excess = sum(widths) + len(_GAP) * (len(columns) - 1) - width
     give = sum(max(0, widths[i] - _READABLE) for i, column in enumerate(columns) if column.shrinks)

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from itertools import accumulate, pairwise
-from typing import Final
+from typing import Final, NamedTuple
 
 from otel_gpu.model import GpuReport, MemorySplit, MethodEnergy
 
@@ -37,6 +38,70 @@ KEY: Final = (
 )
 """What the marks and figures of workloads mean."""
 
+INFERRED_MEANING: Final = "INFERRED is memory that the driver does not list and evidence explains, with the confidence"
+
+NO_PROBLEMS: Final = "no problems"
+EVERYTHING_READ: Final = "No problems: every source could be read."
+READING: Final = "reading the GPUs…"
+CONNECTING: Final = "connecting to the agent at {address}…"
+
+
+class Words(NamedTuple):
+    """Texts around the figures. A name in braces is filled in where the view is drawn, with ``filled``."""
+
+    obtained: str
+    all_workloads: str
+    found_workloads: str
+    shown_workloads: str
+    further_workloads: str
+    ascending: str
+    descending: str
+    processes_of: str
+    as_of: str
+    paused: str
+    lost: str
+    lost_title: str
+    no_data: str
+    no_connection: str
+    back: str
+
+
+def words(workloads: int) -> Words:
+    """The texts around the figures of this number of workloads."""
+    all_ = plural(workloads, "workload")
+    return Words(
+        obtained="How these figures were obtained",
+        all_workloads=all_,
+        found_workloads=f"{{found}} of {all_}",
+        shown_workloads="{shown} workloads are shown",
+        further_workloads="Show {more} more of {found}",
+        ascending="Sorted by {column}, ascending",
+        descending="Sorted by {column}, descending",
+        processes_of="Processes of {workload}",
+        as_of="as of {time}",
+        paused="paused, as of {time}",
+        lost="Lost the agent at {since}: {reason}. The figures are old, from {time}. Retrying…",
+        lost_title="(lost) {title}",
+        no_data="it sends no data",
+        no_connection="no connection",
+        back="The agent is back.",
+    )
+
+
+def filled(template: str, **values: object) -> str:
+    """The template with these values for the names in braces. Any text is a template: an agent may send it."""
+    return re.sub(r"\{(\w+)\}", lambda name: str(values.get(name[1], name[0])), template)
+
+
+def power_meaning(window_s: float) -> str:
+    """What the power of a table is."""
+    return f"POWER is the mean of the last {window_s:.1f} s"
+
+
+def more_lines(count: int) -> str:
+    """The last line of a table that was cut."""
+    return f"… {count} more"
+
 
 def size(bytes_: float | None) -> str:
     """Bytes in binary units."""
@@ -49,6 +114,11 @@ def out_of(part_bytes: int, all_bytes: int) -> str:
     """A part of an amount of bytes, such as ``1.5/8.0 GiB``; the unit is printed once where both have the same."""
     part, (whole_, unit) = size(part_bytes), size(all_bytes).split(" ")
     return f"{part.removesuffix(f' {unit}')}/{whole_} {unit}"
+
+
+def in_use(split: MemorySplit) -> str:
+    """The memory of a GPU in words."""
+    return f"{size(split.used_bytes)} of {size(split.limit_bytes)} in use"
 
 
 def percent(ratio: float | None) -> str:
@@ -95,7 +165,7 @@ def span(seconds: float | None) -> str:
 
 
 def gpu_span(seconds: float | None, places: int) -> str:
-    """A span of time summed over so many GPUs or MIG instances; over several it is GPU time: ``3 GPU-h``."""
+    """A span of time summed over GPUs or MIG instances (``places``); over several it is GPU time: ``3 GPU-h``."""
     text = span(seconds)
     return text.replace(" ", " GPU-") if seconds and places > 1 else text
 
@@ -134,7 +204,7 @@ def gpu_power_w(gpu: GpuReport, window_s: float | None) -> float | None:
 
 
 def state_text(state: str | None, idle_s: float | None, *, active: bool = True) -> str:
-    """State on a GPU, with the idle time where it is known. What is no longer active has ended."""
+    """State on a GPU, with the idle time where it is known; ``ended`` if it is no longer active."""
     if not active:
         return "ended"
     if state is None:

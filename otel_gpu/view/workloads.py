@@ -53,7 +53,7 @@ def _sum_energy(energies: Sequence[MethodEnergy]) -> MethodEnergy:
 
 
 def _idle_so_far_s(use: WorkloadGpu | ProcessReport, gpu: GpuReport | None) -> float | None:
-    """``None`` where 0 would only mean that nothing shows whether it works, or that nothing is decided yet."""
+    """``None`` where a 0 would not mean "never idle": there is no utilisation data, or nothing is decided yet."""
     totals = use.totals
     if totals is None or not (totals.idle_us or _can_be_idle(use, gpu)):
         return None
@@ -138,7 +138,6 @@ class Workloads:
             id=printable(workload.ref.id),
             name=name,
             full_name=printable(workload.display_name),
-            origin=printable(kind_and_origin(workload)),
             colour=None if figures.ended else colours.get(key, 0),
             state=figures.row_state,
             tone=figures.tone,
@@ -149,7 +148,7 @@ class Workloads:
             parts=tuple(self._part_texts(part) for part in sorted(workload.reported_gpus, key=place_of)),
             explanation=(*self._explanation(figures), *_details_by_gpu(workload)),
             processes=tuple(map(self._process_row, processes)),
-            no_processes="" if processes else "No process of it is on a GPU.",
+            no_processes="" if processes else "This workload has no process on a GPU.",
         )
 
     def _explanation(self, figures: Figures) -> list[Detail]:
@@ -193,6 +192,7 @@ class Workloads:
             idle_mj=sum_known(part.totals.idle_mj for part in parts if part.totals is not None),
             since_ns=self.since_ns(workload),
             ended=not active,
+            origin=Cell(origin := printable(kind_and_origin(workload)), origin.lower()),
             cost=self._cost(workload),
         )
 

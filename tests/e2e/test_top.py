@@ -88,7 +88,7 @@ def test_a_resized_window_is_filled_and_a_small_one_shows_the_minimum_size() -> 
         session.resize(140, 40)
         session.until(lambda screen: "WHERE" in screen.text and "q quit" in screen.lines[39], "the large window")
         session.resize(30, 5)
-        session.shows("needs 40x10, is 30x5")
+        session.shows("Terminal too small: 30x5;")
         session.resize(60, 15)
         session.until(lambda screen: "vllm-chat" in screen.text and "q quit" in screen.lines[14], "the middle one")
         session.press("\x03")
@@ -205,13 +205,17 @@ def test_a_killed_agent_is_shown_as_lost_until_it_is_back(tmp_path: Path) -> Non
         with terminal_session(*command("top", "--url", f"http://{address}")) as session:
             session.shows("16 workloads")
             agent.process.kill()
-            session.until(lambda screen: "LOST since" in screen.text and "refused" in screen.text, "that it is lost")
+            session.until(
+                lambda screen: "Lost the agent at" in screen.text and "refused" in screen.text, "that it is lost"
+            )
             screen = session.screen
             row = next(at for at, line in enumerate(screen.lines) if "trainer" in line)
             assert screen.styles_of(row) == {"\x1b[2m"}  # dim only
-            assert "The figures are OLD" in " ".join(screen.lines[:4])
+            assert "The figures are old" in " ".join(screen.lines[:4])
             with demo(tmp_path, str(address)):
-                session.until(lambda screen: "LOST" not in screen.text and "16 workloads" in screen.text, "it again")
+                session.until(
+                    lambda screen: "Lost the agent" not in screen.text and "16 workloads" in screen.text, "it again"
+                )
                 assert screen.styles_of(row) != {"\x1b[2m"}
                 session.press("q")
                 assert session.end() == 0

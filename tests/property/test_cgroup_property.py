@@ -76,7 +76,7 @@ def test_the_order_of_lines_does_not_matter(orders: tuple[list[str], list[str]])
 
 @some
 @given(st.lists(line, max_size=5), st.lists(line, max_size=5))
-def test_more_lines_never_make_it_less_specific(lines: list[str], more: list[str]) -> None:
+def test_further_cgroup_lines_never_make_the_workload_less_specific(lines: list[str], more: list[str]) -> None:
     alone, together = parse_cgroup("\n".join(lines)), parse_cgroup("\n".join([*more, *lines]))
 
     assert rank(together) >= rank(alone)

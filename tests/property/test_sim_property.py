@@ -119,7 +119,7 @@ def test_the_truth_adds_up_and_the_driver_never_contradicts_it(spec: WorldSpec, 
 
 @settings(max_examples=15 * DEPTH, deadline=None)
 @given(worlds(), st.lists(st.floats(0.0, 9.0), min_size=1, max_size=12))
-def test_history_is_the_same_however_often_it_is_looked_at(spec: WorldSpec, steps_s: list[float]) -> None:
+def test_reading_the_history_does_not_change_it(spec: WorldSpec, steps_s: list[float]) -> None:
     often_clock, once_clock = ManualClock(), ManualClock()
     often, once = SimulatedHost(spec, often_clock), SimulatedHost(spec, once_clock)
     for step_s in steps_s:

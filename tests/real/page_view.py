@@ -37,7 +37,6 @@ CARDS: Final = """[...document.querySelectorAll('.gpu')].map(card => ({
   beside: [...card.querySelectorAll('.figures dd span')].map(node => node.textContent),
   plots: [...card.querySelectorAll('.plot')].map(node => node.getAttribute('aria-label')),
   amount: card.querySelector('.amount').textContent,
-  limit: card.querySelector('.limit').value,
   held: [...card.querySelectorAll('.holders data')].map(node => Number(node.value)),
   holders: [...card.querySelectorAll('.holders li')].map(
     line => ['.name', 'data', '.sure'].map(part => line.querySelector(part).textContent)),

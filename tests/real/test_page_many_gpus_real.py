@@ -85,7 +85,7 @@ def test_idle_time_on_several_gpus_is_gpu_time(browser: Browser, wide: SteppedAg
         idle_s = sum(part.totals.idle_us / 1e6 for part in reported[name].reported_gpus if part.totals is not None)
         assert rows[name]["texts"]["idle"] == gpu_span(idle_s, count)
         summed = f" of GPU time, summed over {count} GPUs or MIG instances" if count > 1 else ""
-        assert f"held memory without work for {span(idle_s)}{summed}, which took " in rows[name]["how"]["idle"]
+        assert f"held memory without work for {span(idle_s)}{summed}, using " in rows[name]["how"]["idle"]
         assert f"; {rows[name]['texts']['state'].replace('idle', 'idle for')} now (since " in rows[name]["how"]["idle"]
     assert rows["everywhere"]["texts"]["idle"].endswith(" GPU-h")
     assert rows["tenth"]["texts"]["idle"].endswith(" m")

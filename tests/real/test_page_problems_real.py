@@ -143,7 +143,7 @@ def test_a_host_without_a_driver_shows_the_reason(browser: Browser, tmp_path: Pa
         for words in (
             "unavailable: NVML: the driver is not loaded",
             "No GPU could be read.",
-            "Unknown which workloads use a GPU.",
+            "The workloads on the GPUs are unknown.",
         ):
             assert words in shown
         assert tab.value("[...document.querySelectorAll('#totals b')].map(node => node.textContent)") == [
@@ -278,7 +278,7 @@ def test_a_page_says_that_a_connected_agent_is_silent(browser: Browser, tmp_path
         tab.open(f"http://{agent.address}")
         tab.until("document.getElementById('main')?.dataset.cycle")
         agent.process.send_signal(signal.SIGSTOP)
-        tab.until(f"{NOTICE}.startsWith('The agent sends no data.')")
+        tab.until(f"{NOTICE}.includes(': it sends no data. ')")
         agent.process.send_signal(signal.SIGCONT)
         tab.until(f"{NOTICE} === 'The agent is back.'")
         assert tab.console_errors == []
@@ -299,7 +299,7 @@ def test_old_figures_are_grey_until_a_silent_agent_sends_a_cycle(browser: Browse
         tab.value(TURN.format("false"))
         assert tab.value("document.body.matches('.stale')")
         assert tab.value(NOTICE) == ""  # no notice for a moment
-        tab.until(f"{NOTICE}.startsWith('The agent sends no data. The figures are from ')")
+        tab.until(f"{NOTICE}.includes(': it sends no data. The figures are old, from ')")
         assert tab.value("document.body.matches('.stale')")
         agent.process.send_signal(signal.SIGCONT)
         tab.until(f"{NOTICE} === 'The agent is back.' && !document.body.matches('.stale')")

@@ -143,7 +143,9 @@ def test_without_the_sorted_column_the_order_is_by_memory(browser: Browser, demo
       const table = new Workloads(() => {});
       const columns = ['memory', 'cost'].map(key => ({key, name: key, meaning: key, is_number: true}));
       const sort = {column: 'memory', descending: true};
-      const view = {columns, sort, process_columns: [], workloads: [], no_workloads: ''};
+      const texts = ['all_workloads', 'found_workloads', 'further_workloads', 'ascending', 'descending'];
+      const words = Object.fromEntries(texts.map(name => [name, name]));
+      const view = {columns, sort, process_columns: [], workloads: [], no_workloads: '', words};
       table.update(view);
       document.querySelector('#columns [data-key=cost] button').click();
       table.update({...view, columns: columns.slice(0, 1)});
@@ -207,6 +209,23 @@ def test_a_filter_matches_as_in_top(browser: Browser, demo: SteppedAgent) -> Non
     assert dict(zip((case["filter"] for case in table["cases"]), matched, strict=True)) == {
         case["filter"]: case["matches"] for case in table["cases"]
     }
+
+
+def test_workloads_are_sorted_as_in_top(browser: Browser, demo: SteppedAgent) -> None:
+    table = json.loads((Path(__file__).parents[1] / "sort_cases.json").read_text(encoding="utf-8"))
+    tab = open_page(browser, demo)
+    sorted_, chosen = tab.value(f"""(async () => {{
+      const {{ordered, chosen}} = await import('/static/sort.js');
+      const {{columns, rows, orders, choices}} = {json.dumps(table)};
+      const drawn = rows.map(row => ({{...row, cells: row.values.map(value => ({{value}}))}}));
+      const columnOf = key => columns.find(column => column.key === key);
+      return [
+        orders.map(({{sort}}) => ordered(columns, drawn, sort).map(row => row.key)),
+        choices.map(({{sort, column}}) => chosen(sort, columnOf(column))),
+      ];
+    }})()""")
+    assert sorted_ == [case["keys"] for case in table["orders"]]
+    assert chosen == [case["then"] for case in table["choices"]]
 
 
 def test_a_filter_for_a_gpu_shows_the_workloads_on_it(browser: Browser, demo: SteppedAgent) -> None:

@@ -10,7 +10,7 @@ from enum import IntEnum
 from typing import Any, Final, NamedTuple, Self, TypeAlias
 
 from otel_gpu.attribution.keys import DeviceKey, ProcessOnDevice, WorkloadOnDevice
-from otel_gpu.attribution.plain import amount, boolean, integer, number, optional, whole
+from otel_gpu.attribution.saved_values import amount, boolean, integer, number, optional, whole
 from otel_gpu.model import ProcessKey
 
 MAX_BYTES: Final = 1 << 63

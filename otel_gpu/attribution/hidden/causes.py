@@ -23,9 +23,9 @@ CONTEXT_BYTES: Final = 1024 * _MIB
 """More than the context of a process takes beyond the driver's figure for that process."""
 
 _MAPPING_COVERS: Final = 0.25
-"""Mappings explain a change if they moved in its direction by at least this part of it."""
+"""Mappings explain a change if they moved in its direction by at least this fraction of it."""
 MAPPING_DOUBT: Final = 0.25
-"""Variance of a split by mappings, relative to that of a split without information. Their accuracy is not known."""
+"""Variance of a split by mappings, relative to the variance of an equal split. The accuracy of mappings is unknown."""
 _TYPICAL_RATIO: Final = 0.85
 """Resident bytes per mapped byte where nothing better is known."""
 _CLEAR: Final = 0.6
@@ -68,7 +68,7 @@ class Cause(NamedTuple):
 
 
 def initial_shares(holdings: Holdings) -> tuple[Shares, float]:
-    """Shares of bytes that were there before the first look, and their doubt: by mappings, else equal."""
+    """Shares of bytes that were there before the first look, and their uncertainty: by mappings, else equal."""
     sizes = {id_: holding.candidate.mapping_bytes for id_, holding in holdings.items()}
     known = [size for size in sizes.values() if size is not None]
     if sum(known) == 0:
@@ -136,7 +136,7 @@ def _learned_ratio(moves: Shares, parts: Shares) -> tuple[CandidateId, float] | 
 
 
 def find_cause(holdings: Holdings, rise: float, total: float, poll: Poll) -> Cause:
-    """The candidates that caused a rise which no mapping explains: those of the first rule that applies to any."""
+    """The candidates that caused a rise which no mapping explains, by the first rule that applies to any candidate."""
     just_s, lately_s = max(10.0, 1.5 * poll.since_s), max(60.0, 4.0 * poll.since_s)
     fresh = {id_: holding for id_, holding in holdings.items() if holding.is_fresh}
     arriving = {id_: holding for id_, holding in fresh.items() if poll.now_s - holding.seen_s <= just_s}
@@ -164,9 +164,9 @@ def _shared(holdings: Holdings) -> Cause:
 
 
 def _first_to_allocate(fresh: Holdings, poll: Poll) -> Cause:
-    """Of several that arrived, the one that is due to allocate; those that were first seen together share equally.
+    """The arrival that is due to allocate; arrivals that were first seen together share equally.
 
-    A process of a moment ago can hardly have allocated yet. One that has waited for long may never allocate.
+    A process that started a moment ago has hardly allocated yet. A process that has waited long may never allocate.
     """
     fresh = with_strongest_evidence(fresh)
     shares = equal_shares(fresh)

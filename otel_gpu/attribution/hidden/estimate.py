@@ -1,4 +1,4 @@
-"""Estimate of what each candidate holds, and how a change of the total is assigned to them.
+"""Estimate of what each candidate holds with its covariance, and how a change of the total is assigned to them.
 
 Only candidates that are present have a holding. ``inference`` decides which arrive and depart. All parts
 together are always the total, except for a difference within the dead band.
@@ -7,8 +7,8 @@ together are always the total, except for a difference within the dead band.
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterable
-from typing import Final
+from collections.abc import Collection, Hashable, Iterable, Iterator, Mapping
+from typing import Final, Generic, TypeVar
 
 from otel_gpu.attribution.hidden.candidates import (
     NEVER,
@@ -32,7 +32,11 @@ from otel_gpu.attribution.hidden.causes import (
     initial_shares,
     mapping_moves,
 )
-from otel_gpu.attribution.hidden.covariance import Covariance
+
+K = TypeVar("K", bound=Hashable)
+
+MOST_PAIRED: Final = 128
+"""With more keys than this only variances are kept: the cost of all pairs grows with the square."""
 
 _LONGEST_PACE_S: Final = 60.0
 """After a longer gap, growth before the gap does not show which candidates grew in it."""
@@ -87,7 +91,7 @@ class MemoryEstimate:
         self.covariance.add(held_bytes, dict.fromkeys(successors, 1.0 / len(successors)))
 
     def assign_unexplained(self, ids: Iterable[CandidateId]) -> None:
-        """Give the unexplained bytes to those of these with the strongest evidence, by mappings, else equally."""
+        """Give the unexplained bytes to the candidates with the strongest evidence, by mappings, else equally."""
         claimants = with_strongest_evidence({id_: self.holdings[id_] for id_ in ids})
         if not claimants or self.unexplained_bytes <= 0:
             return
@@ -144,7 +148,7 @@ class MemoryEstimate:
         gap = self._gap(total)
         if 0 < gap < CONTEXT_BYTES * poll.visible_arrivals:
             self.context_bytes += gap
-        elif gap > DEAD_BAND_BYTES:  # a smaller gap waits, so that slow growth is growth too
+        elif gap > DEAD_BAND_BYTES:  # smaller gaps accumulate, so that slow growth is detected
             self.unexplained_s = poll.now_s
             self.unexplained_bytes += gap
         self._limit_unattributed(total)
@@ -328,3 +332,94 @@ class MemoryEstimate:
             return max(trust)
         trusted = math.fsum(holding.held_bytes * part for holding, part in zip(holdings, trust, strict=True)) / held
         return min(1.0, trusted * held * held / (held * held + self.covariance.variance(ids)))
+
+
+# ---------------------------------------------------------------------------- covariance
+
+
+class Covariance(Generic[K]):
+    """A symmetric matrix by key, in squared units of the amounts. A missing entry is 0."""
+
+    __slots__ = ("_rows",)
+
+    def __init__(self) -> None:
+        self._rows: dict[K, dict[K, float]] = {}
+
+    def __iter__(self) -> Iterator[tuple[K, K, float]]:
+        """Every entry, rows in the order of their insertion."""
+        return ((i, j, value) for i, row in self._rows.items() for j, value in row.items())
+
+    def set(self, i: K, j: K, value: float) -> None:
+        """Set one entry."""
+        self._rows.setdefault(i, {})[j] = value
+
+    def variance(self, keys: Collection[K]) -> float:
+        """Variance of the sum of these amounts."""
+        rows = [row for i in keys if (row := self._rows.get(i)) is not None]
+        return max(0.0, math.fsum(row[j] for row in rows for j in keys if j in row))
+
+    def add(self, amount: float, odds: Mapping[K, float], doubt: float = 1.0) -> None:
+        """Add the uncertainty of an amount that one of several keys got, with these odds p, times ``doubt``.
+
+        The covariance of such a choice is that of a multinomial of one trial: C += amount²·(diag p - p·pᵀ).
+        """
+        if len(odds) < 2:
+            return
+        scale = doubt * amount * amount
+        for i, p in odds.items():
+            row = self._rows.setdefault(i, {})
+            for j in _paired(i, odds):
+                row[j] = row.get(j, 0.0) + scale * ((p if i == j else 0.0) - p * odds[j])
+
+    def drop(self, key: K) -> None:
+        """Remove a key. The others keep what they could explain of its amount."""
+        self._rows.pop(key, None)
+        for row in self._rows.values():
+            row.pop(key, None)
+
+    def replace(self, key: K, successors: Collection[K]) -> None:
+        """Replace a key by several, each with an equal part of its amount."""
+        old = self._rows.get(key, {})
+        part = 1.0 / len(successors)
+        for i in successors:
+            for j, value in old.items():
+                if j != key:
+                    self.set(i, j, part * value)
+                    self.set(j, i, part * value)
+            for j in successors:
+                self.set(i, j, part * part * old.get(key, 0.0))
+        self.drop(key)
+
+    def learn_sum(self, part: float = 1.0) -> dict[K, float]:
+        """Condition on the sum of all amounts, which became known (to this part); the share of each in its error.
+
+        A Kalman update with the sum as the measurement: v = C·1, q = 1ᵀ·v, shares v/q, C -= v·vᵀ/q.
+        """
+        gains = {i: math.fsum(row.values()) for i, row in self._rows.items()}
+        total = math.fsum(gains.values())
+        if total <= 0:
+            return {}
+        for i, gain in gains.items():
+            row = self._rows[i]
+            for j in _paired(i, gains):
+                row[j] = row.get(j, 0.0) - part * gain * gains[j] / total
+        return {i: gain / total for i, gain in gains.items()}
+
+    def limit(self, amounts: Mapping[K, float]) -> None:
+        """Scale variances down to what is possible for amounts between 0 and their sum.
+
+        Such an amount has a variance of at most mean·(sum - mean) (Bhatia and Davis, 2000).
+        """
+        everything = math.fsum(amounts.values())
+        scale = {}
+        for i, row in self._rows.items():
+            most, own = max(0.0, amounts[i] * (everything - amounts[i])), row.get(i, 0.0)
+            scale[i] = math.sqrt(most / own) if own > most else 1.0
+        if min(scale.values(), default=1.0) < 1.0:
+            for i, row in self._rows.items():
+                for j in row:
+                    row[j] *= scale[i] * scale[j]
+
+
+def _paired(key: K, keys: Collection[K]) -> Collection[K]:
+    return keys if len(keys) <= MOST_PAIRED else (key,)

@@ -40,8 +40,8 @@ from otel_gpu.attribution.hidden.candidates import (
 )
 from otel_gpu.attribution.hidden.causes import Poll
 from otel_gpu.attribution.hidden.estimate import MemoryEstimate
-from otel_gpu.attribution.plain import amount, number, optional, restoring, whole
 from otel_gpu.attribution.residents import UNEXPLAINED_BYTES
+from otel_gpu.attribution.saved_values import amount, number, optional, restoring, whole
 
 _JUST_BORN_S: Final = 10.0
 _WARM_UP_S: Final = 60.0

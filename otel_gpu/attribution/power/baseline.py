@@ -17,27 +17,27 @@ from enum import StrEnum
 from statistics import median
 from typing import Any, Final, NamedTuple, Self
 
-from otel_gpu.attribution.plain import amount, boolean, optional, parts, restoring
+from otel_gpu.attribution.saved_values import amount, boolean, optional, parts, restoring
 
 HALF_LIFE_S: Final = 900.0
 """Age at which an interval has half its weight in a fit: power follows the phases of a workload."""
 CAPPED_FRACTION: Final = 0.95
-"""Of the power limit: at or above this the limit determines the power, not the work."""
+"""Fraction of the power limit at or above which the limit determines the power, not the work."""
 LONGEST_INTERVAL_S: Final = 30.0
-"""The driver's samples reach back 10 to 17 s: of a longer interval only the end has a utilisation."""
+"""Maximum length of an interval. The driver's samples reach back 10 to 17 s and cover only the end of a longer one."""
 HIGHEST_UTILIZATION: Final = 1.05
 """Rows that sum to more are not shares of one GPU."""
 HIGHEST_POWER_W: Final = 1e5
-"""More than any board draws."""
+"""Above the power of any board."""
 
 ASSUMED_FRACTION: Final = 0.2
-"""Of the enforced power limit: P0 and P1 where they are neither observed nor extrapolated."""
+"""Fraction of the enforced power limit: P0 and P1 where they are neither observed nor extrapolated."""
 
 _MAX_OBSERVED: Final = 60
 _MIN_OBSERVED: Final = 3
-_QUIET: Final = 0.005  # utilisation below this is no work
+_QUIET: Final = 0.005  # utilisation below which the GPU does no work
 _RIDGE: Final = 0.3
-_CONTRAST: Final = 0.6  # the lowest utilisation must be at most this part of the highest
+_CONTRAST: Final = 0.6  # maximum of the lowest utilisation, as a fraction of the highest
 _MIN_WORK: Final = 0.02
 _STRETCH_S: Final = 60.0
 _STRETCHES: Final = 15

@@ -7,8 +7,9 @@ by share alone. The curve ``h(U) = a + k·U + q·U²`` is needed because power r
 only estimated. Without ``a`` and ``q`` either error would be blamed on the process that tends to work alone.
 
 The fit can be wrong: shares may move together, power may not be a sum, samples may be few. So every interval is first
-predicted, with and without the δᵢ, and only then learned from. The δᵢ count as far as they have predicted the energy
-counter better than the curve alone. The split of an interval comes after learning from it: it is evidence too.
+predicted, with and without the δᵢ, and only then learned from. The weight of the δᵢ grows with how much better
+they have predicted the energy counter than the curve alone. The split of an interval comes after learning from it,
+because the interval is evidence too.
 
 At the power limit all work draws less than it would without, by about the same factor. Where the SM clock is seen to
 fall at the limit it shows that factor (``SmClock``), and the interval counts like any other: power per MHz is learned,
@@ -26,7 +27,6 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple, Self
 
-from otel_gpu.attribution.plain import amount, boolean, number, optional, parts, process_key_from, restoring, whole
 from otel_gpu.attribution.power.baseline import (
     CAPPED_FRACTION,
     HALF_LIFE_S,
@@ -35,6 +35,16 @@ from otel_gpu.attribution.power.baseline import (
     LONGEST_INTERVAL_S,
 )
 from otel_gpu.attribution.power.regression import FIRST_NOISE, MAX_TRACKED, MIN_UTILIZATION, PowerFit, PowerRegression
+from otel_gpu.attribution.saved_values import (
+    amount,
+    boolean,
+    number,
+    optional,
+    parts,
+    process_key_from,
+    restoring,
+    whole,
+)
 from otel_gpu.model import ProcessKey
 
 MIN_FACTOR: Final = 1 / 3
@@ -43,12 +53,12 @@ MAX_FACTOR: Final = 3.0
 _MIN_SAMPLES: Final = 16.0
 _MIN_INTERVAL_S: Final = 1e-3
 _WARM_UP: Final = 12  # predicted intervals before the gate may open; those with a lower bound of power do not count
-_LEAST_NOISE: Final = 0.02  # of the typical watts
+_LEAST_NOISE: Final = 0.02  # fraction of the typical watts
 _NOISE_RATE: Final = 0.03  # weight of the newest error in the variance of errors
 
 
 LEAST_RATIO: Final = 0.3
-"""Of the reference clock: no GPU at work is slowed down further."""
+"""Fraction of the reference clock: no GPU at work is slowed down further."""
 
 _VARIES: Final = 0.98  # the lowest clock at the limit must be below this part of the reference
 _HIGHEST_MHZ: Final = 10_000
@@ -328,7 +338,7 @@ class SmClock:
 
     def __init__(self) -> None:
         self._before_mhz: float | None = None
-        # Of the current stretch of time and the one before: the highest under load, the lowest at the power limit.
+        # The highest clock under load and the lowest at the power limit, in this stretch of time and the one before.
         self._highest_mhz = [0.0, 0.0]
         self._lowest_mhz = [math.inf, math.inf]
         self._stretch_s = 0.0

@@ -13,35 +13,35 @@ from dataclasses import dataclass
 from operator import mul
 from typing import Any, Final, Self
 
-from otel_gpu.attribution.plain import amount, number, process_key_from
 from otel_gpu.attribution.power.baseline import HIGHEST_POWER_W
+from otel_gpu.attribution.saved_values import amount, number, process_key_from
 from otel_gpu.model import ProcessKey
 
 MIN_UTILIZATION: Final = 0.02
 MAX_MODELLED: Final = 32
-"""Processes with watts of their own: those with the most work. The others draw the typical watts."""
+"""Maximum number of processes with watts of their own, those with the most work. Others draw the typical watts."""
 MAX_TRACKED: Final = 2 * MAX_MODELLED
-"""Processes whose sums are kept: a new process can overtake one that is modelled."""
+"""Maximum number of processes whose sums are kept: a new process can overtake one that is modelled."""
 FIRST_NOISE: Final = 0.15
-"""Error of prediction before any was measured, as a part of the typical watts."""
+"""Initial error of prediction, as a fraction of the typical watts."""
 
-_SPREAD: Final = 0.4  # of the typical watts: expected difference between processes
-_CURVATURE: Final = 0.2  # of the typical watts: expected size of a and q
+_SPREAD: Final = 0.4  # expected difference between processes, as a fraction of the typical watts
+_CURVATURE: Final = 0.2  # expected size of a and q, as a fraction of the typical watts
 _LEAST_RELIABILITY: Final = 0.3
-_LEAST_COMMON: Final = 0.2  # of the typical watts
+_LEAST_COMMON: Final = 0.2  # fraction of the typical watts
 _LEAST_TYPICAL_W: Final = 1e-3
 _MOST_TYPICAL_W: Final = HIGHEST_POWER_W / MIN_UTILIZATION
-_COMMON: Final = 3  # columns of the curve, before those of the processes: 1, U, U²
+_COMMON: Final = 3  # columns of the curve, before the columns of the processes: 1, U, U²
 
 
 @dataclass(frozen=True, slots=True)
 class PowerFit:
     """Result of a fit, in watts per unit of SM share.
 
-    ``typical_w`` is that of all work together. ``curve_alone_w`` are the coefficients (a, k, q) of the curve fitted
-    without the δᵢ, ``curve_w`` with them. ``common_w`` is the curve per unit of share at the usual utilisation, where
-    it is known best. ``own_w`` are the δᵢ that predict power from shares as read; ``split_w`` are the δᵢ corrected for
-    the sampling noise of the shares.
+    ``typical_w`` is the value for all work together. ``curve_alone_w`` are the coefficients (a, k, q) of the curve
+    fitted without the δᵢ, ``curve_w`` with them. ``common_w`` is the curve per unit of share at the usual utilisation,
+    where it is known best. ``own_w`` are the δᵢ that predict power from shares as read; ``split_w`` are the δᵢ
+    corrected for the sampling noise of the shares.
     """
 
     typical_w: float
@@ -114,8 +114,8 @@ class PowerRegression:
     def solve(self, context_power_w: float, reference_mhz: float, variance: float | None) -> PowerFit | None:
         """Fit the sums; ``None`` while work seems to draw nothing above the context power.
 
-        ``variance`` is that of the errors of prediction, in W². Ridge regression: each unknown is pulled to 0 by the
-        ratio of this variance to the square of its expected size.
+        ``variance`` is the variance of the errors of prediction, in W². Ridge regression: each unknown is pulled to 0
+        by the ratio of this variance to the square of its expected size.
         """
         utilization_squares = self._products[1][1]
         if min(self._products[1]) <= 0:

@@ -18,6 +18,9 @@ export function svg(name, attributes = {}) {
   return node;
 }
 
+/** A text of the view with these values for the names in braces. */
+export const filled = (template, values) => template.replace(/\{(\w+)\}/g, (whole, name) => values[name] ?? whole);
+
 /** Changes the page only where it differs: a selection survives, and nothing is painted again. */
 export function setText(node, text) {
   if (node.textContent !== text) node.textContent = text;

@@ -3,53 +3,51 @@
 import { el, markClass, reconcile, setAttribute, setCell, setHidden, setLines, setText } from "./dom.js";
 import { createPlot, updatePlot } from "./plots.js";
 
-const FIGURES = ["utilization", "power", "memory", "temperature"];
-
 export function updateGpus(parent, view, history) {
-  reconcile(parent, view.gpus, (gpu) => gpu.uuid, createCard, (card, gpu) =>
-    updateCard(card, gpu, history, view),
+  const names = Object.fromEntries(view.gpu_columns.map((column) => [column.key, column.name]));
+  reconcile(
+    parent, view.gpus, (gpu) => gpu.uuid, (gpu) => createCard(gpu, names, view.words),
+    (card, gpu) => updateCard(card, gpu, history, view),
   );
 }
 
-function createCard(gpu) {
+function createCard(gpu, names, words) {
   const card = el("article", { class: "gpu" });
   const title = el("h3", { id: `gpu-${gpu.uuid}` });
   title.append(el("span", { class: "index" }), " ", el("span", { class: "model" }));
   card.setAttribute("aria-labelledby", title.id);
   const figures = el("dl", { class: "figures" });
-  for (const key of FIGURES) {
-    const { name, plot } = gpu[key];
-    const cell = el("div", {}, el("dt", {}, name), el("dd", {}, el("data", { class: "figure" }), " ", el("span")));
+  for (const { column, plot } of gpu.figures) {
+    const cell = el("div", {}, el("dt", {}, names[column]), el("dd", {}, el("data", { class: "figure" }), " ", el("span")));
     if (plot !== null) cell.append(createPlot(), el("small", { class: "hour" }));
     figures.append(cell);
   }
   card.append(
     el("header", {}, title, el("span", { class: "state" })),
-    el("p", { class: "amount" }, el("data", { class: "used" }), " of ", el("data", { class: "limit" }), " in use"),
+    el("p", { class: "amount" }),
     el("div", { class: "bars" }),
     el("ul", { class: "holders" }),
     figures,
-    el("details", {}, el("summary", {}, "How these figures were obtained"), el("ul")),
+    el("details", {}, el("summary", {}, words.obtained), el("ul")),
   );
   return card;
 }
 
 function updateCard(card, gpu, history, view) {
   const find = (selector) => card.querySelector(selector);
-  setText(find(".index"), `GPU ${gpu.number}`);
-  setText(find(".model"), gpu.name);
+  const cells = Object.fromEntries(view.gpu_columns.map((column, at) => [column.key, gpu.bars[0].cells[at]]));
+  setText(find(".index"), gpu.title);
+  setText(find(".model"), cells.name.text);
   setAttribute(find("h3"), "title", gpu.uuid);
-  setText(find(".state"), gpu.state);
+  setText(find(".state"), cells.state.reason);
   setAttribute(find(".state"), "class", `state tone-${gpu.tone}`);
-  setHidden(find(".amount"), gpu.limit.value === null);
-  setCell(find(".used"), gpu.used);
-  setCell(find(".limit"), gpu.limit);
+  setHidden(find(".amount"), gpu.in_use === "");
+  setText(find(".amount"), gpu.in_use);
   updateBars(find(".bars"), gpu);
   updateHolders(find(".holders"), gpu.holders);
-  FIGURES.forEach((key, number) => {
-    const { cell, limit, plot } = gpu[key];
+  gpu.figures.forEach(({ column, limit, plot }, number) => {
     const node = find(".figures").children[number];
-    setCell(node.querySelector("data"), cell);
+    setCell(node.querySelector("data"), cells[column]);
     setText(node.querySelector("dd span"), limit);
     if (plot === null) return;
     updatePlot(node.querySelector("svg"), history.of(gpu.uuid, plot.figure), plot, view);

@@ -1,10 +1,14 @@
 // Draws every cycle that the agent sends. The agent decides all rows, texts and colours (otel_gpu/view).
 
-import { byId, el, reconcile, setAttribute, setCell, setHidden, setText } from "./dom.js";
+import { byId, el, filled, reconcile, setAttribute, setCell, setHidden, setText } from "./dom.js";
 import { updateGpus } from "./gpus.js";
 import { History } from "./plots.js";
 import { follow } from "./stream.js";
 import { Workloads } from "./workloads.js";
+
+// The only texts that no view has: those before the first one.
+const WAITING = "Waiting for the first sample…";
+const NO_ANSWER = "The agent does not respond. Retrying…";
 
 const BACK_MS = 10_000; // how long the notice is shown that the agent is back
 
@@ -48,9 +52,9 @@ function show(view, id) {
 }
 
 function showHead(view) {
-  const { host, about, at_s, simulated, version } = view;
+  const { host, about, at_s, simulated, version, words } = view;
   setText(byId("where"), [host, ...about].filter(Boolean).join(" · "));
-  setText(byId("updated"), `as of ${timeOfDay(at_s)}`);
+  setText(byId("updated"), filled(words.as_of, { time: timeOfDay(at_s) }));
   setHidden(byId("pause"), false);
   setHidden(byId("simulated"), simulated === null);
   setText(byId("simulated"), simulated ?? "");
@@ -61,7 +65,7 @@ function showHead(view) {
 
 /** The title shows the loss of the agent too, because a background tab shows nothing else. */
 function showTitle() {
-  const text = lost ? `(lost) ${title}` : title;
+  const text = lost && shown !== null ? filled(shown.words.lost_title, { title }) : title;
   if (document.title !== text) document.title = text;
 }
 
@@ -90,7 +94,7 @@ function showTotals(totals) {
 function togglePause() {
   paused = !paused;
   setAttribute(byId("pause"), "aria-pressed", String(paused));
-  if (paused) setText(byId("updated"), `paused, as of ${timeOfDay(shown.at_s)}`);
+  if (paused) setText(byId("updated"), filled(shown.words.paused, { time: timeOfDay(shown.at_s) }));
   else show(...newest);
 }
 
@@ -111,19 +115,23 @@ function showLost(why) {
   markOld();
   lost = true;
   showTitle();
-  const gone = why === "silence" ? "The agent sends no data." : "Lost the agent.";
-  const text = shown === null ? "The agent does not respond." : `${gone} The figures are from ${timeOfDay(shown.at_s)}.`;
-  notify(`${text} Retrying …`);
+  if (shown === null) {
+    notify(NO_ANSWER);
+    return;
+  }
+  const { lost: template, no_data, no_connection } = shown.words;
+  const reason = why === "silence" ? no_data : no_connection;
+  notify(filled(template, { since: timeOfDay(Date.now() / 1000), reason, time: timeOfDay(shown.at_s) }));
 }
 
 function showBack() {
   markCurrent();
   lost = false;
   showTitle();
-  notify("The agent is back.", "back");
+  notify(newest[0].words.back, "back");
   backTimer = setTimeout(() => notify(null), BACK_MS);
 }
 
 byId("pause").addEventListener("click", togglePause);
-notify("Waiting for the first sample …", "back");
+notify(WAITING, "back");
 follow("/api/events", { onCycle: receive, onOld: markOld, onCurrent: markCurrent, onLost: showLost, onBack: showBack });

@@ -1,29 +1,19 @@
 // The table of workloads: sorted and filtered, each with its names, reasons and processes when it is opened.
 
-import { byId, el, markClass, reconcile, setAttribute, setCell, setDetails, setHidden, setText } from "./dom.js";
+import { byId, el, filled, markClass, reconcile, setAttribute, setCell, setDetails, setHidden, setText } from "./dom.js";
 import { matches, parseFilter } from "./filter.js";
+import { chosen, ordered } from "./sort.js";
 
-const STEP = 100; // rows at first, and so many more each time: a table of thousands is slow to draw
+const STEP = 100; // rows at first, and as many more each time: a table of thousands is slow to draw
+
+const ORIGIN = "origin"; // drawn under the name
+
+const drawn = (columns) => columns.map((column, at) => ({ ...column, at })).filter((column) => column.key !== ORIGIN);
 
 const kindOf = (column) => (column.is_number ? "number" : "text");
 
 const createHeading = (column, ...children) =>
   el("th", { scope: "col", role: "columnheader", class: kindOf(column), title: column.meaning }, ...children);
-
-const plural = (count, noun) => `${count} ${noun}${count === 1 ? "" : "s"}`;
-
-/** A comparison by the values of one column. Unknown values come last in both directions. */
-function comparing(at, down) {
-  return (one, other) => {
-    const [a, b] = [one.cells[at].value, other.cells[at].value];
-    if (a !== b) {
-      if (a === null) return 1;
-      if (b === null) return -1;
-      return (a < b ? -1 : 1) * (down ? -1 : 1);
-    }
-    return one.name < other.name ? -1 : one.name > other.name ? 1 : one.key < other.key ? -1 : 1;
-  };
-}
 
 export class Workloads {
   #view = null;
@@ -48,10 +38,10 @@ export class Workloads {
   }
 
   #sortBy(column) {
-    const again = this.#sort.column === column.key;
-    this.#sort = { column: column.key, descending: again ? !this.#sort.descending : column.is_number };
+    this.#sort = chosen(this.#sort, column);
     this.#draw();
-    this.#announce(`Sorted by ${column.name}, ${this.#sort.descending ? "descending" : "ascending"}`);
+    const { ascending, descending } = this.#view.words;
+    this.#announce(filled(this.#sort.descending ? descending : ascending, { column: column.name }));
   }
 
   #filterBy(text) {
@@ -64,13 +54,13 @@ export class Workloads {
   #showMore() {
     this.#limit += STEP;
     this.#draw();
-    this.#announce(`${byId("rows").querySelectorAll(":scope > tr:not(.details)").length} workloads are shown`);
+    const shown = byId("rows").querySelectorAll(":scope > tr:not(.details)").length;
+    this.#announce(filled(this.#view.words.shown_workloads, { shown }));
   }
 
   #draw() {
-    const { columns, workloads, no_workloads, no_matches } = this.#view;
-    const sorted = comparing(columns.findIndex((column) => column.key === this.#sort.column), this.#sort.descending);
-    const found = workloads.filter((workload) => matches(workload, this.#filter)).sort(sorted);
+    const { columns, workloads, words, no_workloads, no_matches } = this.#view;
+    const found = ordered(columns, workloads.filter((workload) => matches(workload, this.#filter)), this.#sort);
     this.#drawHeadings(columns);
     reconcile(
       byId("rows"),
@@ -83,10 +73,10 @@ export class Workloads {
       (node, item) => (item.details ? this.#updateDetails(node, item.workload) : this.#updateRow(node, item.workload)),
     );
     const all = workloads.length;
-    setText(byId("count"), (found.length === all ? "" : `${found.length} of `) + plural(all, "workload"));
-    const further = found.length - this.#limit;
-    setHidden(byId("further"), further <= 0);
-    setText(byId("further"), `Show ${Math.min(further, STEP)} more of ${found.length}`);
+    const counts = { found: found.length, more: Math.min(found.length - this.#limit, STEP) };
+    setText(byId("count"), filled(found.length === all ? words.all_workloads : words.found_workloads, counts));
+    setHidden(byId("further"), counts.more <= 0);
+    setText(byId("further"), filled(words.further_workloads, counts));
     setHidden(byId("table"), found.length === 0);
     setHidden(byId("no-workloads"), found.length > 0);
     setText(byId("no-workloads"), all ? no_matches : no_workloads);
@@ -95,7 +85,7 @@ export class Workloads {
   #drawHeadings(columns) {
     reconcile(
       byId("columns"),
-      columns,
+      drawn(columns),
       (column) => column.key,
       (column) => {
         const button = el("button", { type: "button", title: column.meaning }, column.name);
@@ -132,9 +122,9 @@ export class Workloads {
     setAttribute(head, "title", workload.full_name);
     setAttribute(swatch, "class", `swatch ${markClass({ kind: "measured", colour: workload.colour })}`);
     setText(name, workload.name);
-    setText(head.lastChild, workload.origin);
+    setText(head.lastChild, workload.cells.find((_, at) => this.#view.columns[at].key === ORIGIN)?.text ?? "");
     setAttribute(row, "class", `tone-${workload.tone}${workload.colour === null ? " past" : ""}`);
-    drawCells(row, this.#view.columns, workload.cells, 1);
+    drawCells(row, drawn(this.#view.columns), workload.cells, 1);
   }
 
   #createDetails(workload) {
@@ -143,7 +133,7 @@ export class Workloads {
       el("div", { class: "facts" }, el("dl"), el("dl")),
       el("p", { class: "empty" }),
       el(
-        "table", { role: "table", "aria-label": `Processes of ${workload.name}` },
+        "table", { role: "table", "aria-label": filled(this.#view.words.processes_of, { workload: workload.name }) },
         el(
           "thead", { role: "rowgroup" },
           el("tr", { role: "row" }, ...this.#view.process_columns.map((column) => createHeading(column, column.name))),
@@ -159,7 +149,7 @@ export class Workloads {
     const { columns, process_columns } = this.#view;
     const [cell] = row.children;
     const [facts, none, table] = cell.children;
-    setAttribute(cell, "colspan", String(columns.length));
+    setAttribute(cell, "colspan", String(drawn(columns).length));
     setDetails(facts.firstChild, identity);
     setDetails(facts.lastChild, explanation);
     setHidden(none, processes.length > 0);
@@ -172,7 +162,7 @@ export class Workloads {
       () => el("tr", { role: "row" }),
       (child, process) => {
         setAttribute(child, "class", `tone-${process.tone}`);
-        drawCells(child, process_columns, process.cells, 0);
+        drawCells(child, drawn(process_columns), process.cells, 0);
       },
     );
   }
@@ -181,13 +171,13 @@ export class Workloads {
 /** The cells of a row from column `first` on, after as many children that are drawn otherwise. */
 function drawCells(row, columns, cells, first) {
   while (row.children.length > columns.length) row.lastChild.remove(); // the cost column can go
-  for (let at = first; at < columns.length; at += 1) {
-    const column = columns[at];
-    if (row.children.length === at) row.append(el("td", { role: "cell" }, el("data")));
-    const cell = row.children[at];
+  for (let place = first; place < columns.length; place += 1) {
+    const column = columns[place];
+    if (row.children.length === place) row.append(el("td", { role: "cell" }, el("data")));
+    const cell = row.children[place];
     setAttribute(cell, "class", kindOf(column));
     setAttribute(cell, "data-label", column.name);
     setAttribute(cell, "data-key", column.key);
-    setCell(cell.firstChild, cells[at]);
+    setCell(cell.firstChild, cells[column.at]);
   }
 }

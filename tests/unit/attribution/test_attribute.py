@@ -135,7 +135,7 @@ def test_an_unlisted_process_with_the_gpu_open_for_cuda_is_reported_without_a_fi
     assert (process.key.pid, process.gpu_uuid, process.memory_bytes) == (5, "GPU-1", None)
 
 
-def test_an_open_device_alone_may_be_a_monitor_and_is_no_holder() -> None:
+def test_an_open_device_alone_makes_no_holder() -> None:
     assert attribute(None, snapshot(gpu(0), processes=[facts(5, opens={0}, uvm=False)])).processes == ()
 
 

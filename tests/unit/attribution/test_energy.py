@@ -42,12 +42,12 @@ def divide(what: Interval, policy: EnergyPolicy = EnergyPolicy.RESIDENT, **facto
     }
 
 
-def test_one_process_alone_gets_all_of_it_as_measured() -> None:
+def test_one_process_alone_gets_all_energy_as_measured() -> None:
     found = divide(interval(consumer(A, sm_us=5), is_exclusive=True, context_power_w=50))
     assert found == {"a": (700_000, "measured"), "idle": 0, "unattributed": 0}
 
 
-def test_one_process_alone_gets_all_of_it_as_measured_whether_it_works_or_not() -> None:
+def test_one_process_alone_gets_all_energy_as_measured_whether_it_works_or_not() -> None:
     divider, consumers = EnergyDivider(EnergyPolicy.RESIDENT), (consumer(A),)
     for alone, method in ((True, Method.MEASURED), (False, Method.ESTIMATED), (True, Method.MEASURED)):
         division = divider.divide(Interval(5, 1.0, consumers, is_exclusive=alone))
@@ -131,7 +131,7 @@ def test_energy_without_a_consumer_is_unattributed_where_memory_is_unexplained()
     assert divide(interval(has_unexplained_memory=True)) == {"idle": 0, "unattributed": 700_000}
 
 
-def test_one_hidden_candidate_alone_gets_it_as_inferred() -> None:
+def test_one_hidden_candidate_alone_gets_all_energy_as_inferred() -> None:
     assert divide(interval(consumer(A, hidden=True))) == {"a": (700_000, "inferred"), "idle": 0, "unattributed": 0}
 
 

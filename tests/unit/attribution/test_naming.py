@@ -247,7 +247,7 @@ def test_another_spelling_of_the_image_is_not_a_rename() -> None:
     assert namings_of(report) == [(0, WorkloadNames(container="first", image="vllm:1"))]
 
 
-def test_what_a_workload_says_of_itself_renames_nothing_however_late_or_often_it_changes() -> None:
+def test_declared_text_of_a_workload_never_renames_it() -> None:
     """It is no label of its series: an ended account would be a fallen counter under the same labels."""
     played = OneContainer()
     for _ in range(4):

@@ -152,7 +152,7 @@ def test_an_instance_without_memory_figures_may_have_a_hidden_user() -> None:
         pytest.param(cuda([(0, 2, 0)])._replace(alive=False), id="a zombie"),
     ],
 )
-def test_a_capability_alone_makes_no_user(process: ProcessFacts) -> None:
+def test_an_open_capability_alone_makes_no_user(process: ProcessFacts) -> None:
     assert instance_of(three(), process) is None
 
 

@@ -179,7 +179,7 @@ def test_a_restart_without_a_gap_changes_nothing() -> None:
     assert played.next(BOTH, processes=TWO).gpus[0].energy == straight.next(BOTH, processes=TWO).gpus[0].energy
 
 
-def test_time_between_runs_is_not_posted_and_not_learned_from() -> None:
+def test_time_between_runs_changes_no_account_and_no_baseline() -> None:
     played = Played()
     for _ in range(3):
         before = played.next(replace(BOTH, utilization=played.rows((1, 40), (2, 40))), processes=TWO)

@@ -408,7 +408,7 @@ def test_without_nvml_the_agent_stays_up_and_logs_the_reason(no_nvml: Mapping[st
         nvml = next(source for source in document["sources"] if source["name"] == "nvml")
         assert nvml["ok"] is False
         assert "libnvidia-ml.so.1 cannot be loaded" in nvml["reason"]
-        assert "Unknown which workloads use a GPU" in agent.get("/").body
+        assert "The workloads on the GPUs are unknown" in agent.get("/").body
         agent.until(lambda: 'msg="nvml is unavailable' in agent.stderr)
         code, took_s = agent.end()
         assert code == 0

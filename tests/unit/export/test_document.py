@@ -181,7 +181,7 @@ def test_every_process_belongs_to_a_workload_and_a_gpu_of_the_document() -> None
     assert {process["gpu"] for process in whole["processes"]} <= uuids
 
 
-def test_figures_that_later_rules_find_have_their_place() -> None:
+def test_every_figure_of_a_report_is_in_the_document() -> None:
     answer = attribution()
     (part,) = answer.workloads[0].gpus
     energy = MethodEnergy(measured_mj=3, estimated_mj=None, inferred_mj=4)

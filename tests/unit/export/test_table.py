@@ -188,8 +188,8 @@ def test_without_a_driver_the_workloads_are_unknown() -> None:
     text = render(attribute(None, snapshot(sources=sources)))
     assert sections(text)[1:] == [
         ["No GPU could be read."],
-        ["Unknown which workloads use a GPU."],
-        ["Unknown which processes use a GPU."],
+        ["The workloads on the GPUs are unknown."],
+        ["The processes on the GPUs are unknown."],
         ["nvml: unavailable: NVML: no driver", "otel-gpu doctor explains how to fix this"],
     ]
 
@@ -201,8 +201,8 @@ def test_without_a_driver_the_workloads_are_unknown() -> None:
 )
 def test_with_one_gpu_without_process_lists_the_workloads_are_unknown(silent: GpuReading) -> None:
     text = render(attribute(None, snapshot(gpu(0), silent)))
-    assert "Unknown which workloads use a GPU" in text
-    assert "Unknown which processes use a GPU" in text
+    assert "The workloads on the GPUs are unknown" in text
+    assert "The processes on the GPUs are unknown" in text
     assert "No workload uses a GPU" not in text
 
 

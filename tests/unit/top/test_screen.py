@@ -95,7 +95,7 @@ def test_the_second_line_has_the_totals() -> None:
 
 
 def test_the_end_of_the_origin_is_visible_which_differs_between_replicas() -> None:
-    rows = [row(end, GIB)._replace(origin=f"container · a-pod-of-some-length-{end}") for end in ("5w7lx", "86tsb")]
+    rows = [row(end, GIB, origin=f"container · a-pod-of-some-length-{end}") for end in ("5w7lx", "86tsb")]
     lines = drawn(crowd(*rows), 115)
     for each in rows:
         [line] = [line for line in lines if f" {each.name} " in line]
@@ -215,7 +215,7 @@ def test_an_open_workload_shows_names_reasons_and_processes() -> None:
     ("shown", "words"),
     [
         (VIEWS["no workload"], "No workload uses a GPU."),
-        (VIEWS["no GPU"], "Unknown which workloads use a GPU."),
+        (VIEWS["no GPU"], "The workloads on the GPUs are unknown."),
         (VIEWS["no GPU"], "No GPU could be read."),
     ],
 )
@@ -271,7 +271,7 @@ def test_where_the_problems_do_not_fit_their_number_does() -> None:
 def test_an_outage_shows_since_when_and_why_and_dims_every_figure() -> None:
     seen = Latest(view_of(), Outage(1.7e9, "connection refused"))
     lines = draw(Navigation(), seen, "http://node-1:9464", Canvas(200, 30, Paint(enabled=True)))
-    assert "LOST since 22:13:20 UTC: connection refused. The figures are OLD, from 22:13:25 UTC." in lines[1]
+    assert "Lost the agent at 22:13:20 UTC: connection refused. The figures are old, from 22:13:25 UTC." in lines[1]
     figures = [line for line in lines if "GiB" in line]
     assert len(figures) > 5
     assert all(line.startswith("\x1b[2") for line in figures)
@@ -293,14 +293,14 @@ def test_a_terminal_that_is_too_small_says_so_in_the_lines_it_has(size: tuple[in
     lines = drawn(view_of(), columns, rows)
     assert 1 <= len(lines) <= rows
     assert all(cells(line) <= columns for line in lines)
-    words = f"needs 40x10, is {columns}x{rows}: too small for otel-gpu top"
+    words = f"Terminal too small: {columns}x{rows}; otel-gpu top needs 40x10"
     assert words.replace(" ", "").startswith("".join(lines).replace(" ", ""))
 
 
 def test_the_size_that_is_needed_and_the_one_there_is_have_room_in_few_columns() -> None:
-    assert drawn(view_of(), 39, 9)[0].startswith("needs 40x10, is 39x9")
-    assert drawn(view_of(), 20, 9) == ["needs 40x10, is", "20x9: too small for", "otel-gpu top"]
-    assert drawn(view_of(), 20, 2) == ["needs 40x10, is", "20x2: too small for"]
+    assert drawn(view_of(), 39, 9)[0].startswith("Terminal too small: 39x9;")
+    assert drawn(view_of(), 20, 9) == ["Terminal too small:", "20x9; otel-gpu top", "needs 40x10"]
+    assert drawn(view_of(), 20, 2) == ["Terminal too small:", "20x2; otel-gpu top"]
 
 
 def test_before_the_first_view_the_screen_says_what_it_waits_for() -> None:

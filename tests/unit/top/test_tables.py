@@ -13,7 +13,7 @@ from otel_gpu.top.screen import draw
 from otel_gpu.top.tables import colour_style, sparkline
 from otel_gpu.view.builder import COLOURS
 from otel_gpu.view.history import SLOTS
-from otel_gpu.view.model import Column, History, View
+from otel_gpu.view.model import Cell, Column, History, View
 from otel_gpu.view.terminal import Paint, Style, Tone, in_ascii
 from tests.unit.top.views import crowd, drawn, row, view_of
 
@@ -89,6 +89,21 @@ def test_a_column_of_the_view_is_shown_without_a_change_here() -> None:
     )
     (heading,) = (line for line in drawn(newer, 180) if "WORKLOAD" in line)
     assert heading.split()[-1] == "PEAK"
+
+
+def test_a_gpu_column_of_the_view_is_shown_without_a_change_here() -> None:
+    view = view_of()
+    gpus = tuple(
+        gpu._replace(bars=tuple(bar._replace(cells=(*bar.cells, Cell("1980 MHz", 1980.0))) for bar in gpu.bars))
+        for gpu in view.gpus
+    )
+    newer = view._replace(
+        gpu_columns=(*view.gpu_columns, Column("clock", "SM clock", "…", is_number=True, brief="Clock")), gpus=gpus
+    )
+    lines = drawn(newer, 180)
+    at = next(number for number, line in enumerate(lines) if "NAME" in line)
+    assert lines[at].split()[-1] == "CLOCK"
+    assert lines[at + 1].endswith(" 1980 MHz")
 
 
 @pytest.mark.parametrize(

@@ -39,6 +39,7 @@ def row(
     state: str = "none",
     tone: Tone = Tone.NONE,
     place: str = "000000000 ",
+    origin: str = "container · team/pod-0",
     **figures: float,
 ) -> WorkloadRow:
     """A container of this name, with so many processes. ``figures`` are values of columns."""
@@ -46,10 +47,11 @@ def row(
     numbers = [Cell(str(values.get(key)), values.get(key)) for key in ("memory", "sm", "power", "energy", "idle")]
     status = Cell(state, state)
     return WorkloadRow(
-        key=f"0 container {name}", id=name, name=name, full_name=name, origin=f"container · team/{name}-0", colour=0,
+        key=f"0 container {name}", id=name, name=name, full_name=name, colour=0,
         state=state, tone=tone, gpus=(0,), words=f"{name} team image:1 container gpu".lower(),
         cells=(
-            Cell(name, name.lower()), Cell("0", place), *numbers, Cell(str(figures.get("cost")), figures.get("cost")),
+            Cell(name, name.lower()), Cell(origin), Cell("0", place), *numbers,
+            Cell(str(figures.get("cost")), figures.get("cost")),
             status,
         ),
         identity=(Detail("Name", name), Detail("Image", "image:1")),
@@ -58,7 +60,7 @@ def row(
             ProcessRow(f"{name}{pid}", state, tone, (Cell(str(pid), pid), Cell("python3"), Cell("0"), *numbers, status))
             for pid in range(1, processes + 1)
         ),
-        no_processes="" if processes else "No process of it is on a GPU.",
+        no_processes="" if processes else "This workload has no process on a GPU.",
     )  # fmt: skip
 
 

@@ -21,7 +21,7 @@ from otel_gpu.model import (
     WorkloadRef,
 )
 from otel_gpu.view.builder import Subject, ViewBuilder
-from otel_gpu.view.model import Bar, Total, View
+from otel_gpu.view.model import Bar, Cell, GpuView, Plot, Total, View
 from otel_gpu.view.terminal import Tone
 from otel_gpu.view.text import UNKNOWN
 from tests.builders import CONTAINER, GIB, attribution, failed_gpu, gpu
@@ -34,17 +34,29 @@ def view_of(report: Report) -> View:
     return ViewBuilder(SUBJECT).build(report)
 
 
+def cells_of(view: View, gpu_: GpuView) -> dict[str, Cell]:
+    """The cells of a GPU by the keys of their columns."""
+    return {column.key: cell for column, cell in zip(view.gpu_columns, gpu_.bars[0].cells, strict=True)}
+
+
+def plot_of(gpu_: GpuView, column: str) -> Plot | None:
+    """The plot of a figure of a GPU."""
+    return {figure.column: figure.plot for figure in gpu_.figures}[column]
+
+
 def test_a_view_has_its_host_and_every_gpu() -> None:
     view = view_of(attribution())
     assert (view.host, view.version, view.interval_s) == ("node-1", "1.2.3", 5.0)
     assert view.simulated == "SIMULATED HOST: no figure here is from a real GPU (asked for)"
     assert (view.title, view.about) == ("node-1: GPU use by workload", ("driver 570.124.06",))
     assert (view.lost_after_s, view.plot_span_s, view.plot_gap_s) == (25.0, 3600, 37.5)
-    assert [gpu.number for gpu in view.gpus] == [0, 1, 2]
+    assert [gpu.title for gpu in view.gpus] == ["GPU 0", "GPU 1", "GPU 2"]
+    assert [cells_of(view, gpu)["gpu"].value for gpu in view.gpus] == [0, 1, 2]
     assert [bool(gpu.bars[0].segments) for gpu in view.gpus] == [True, True, False]
     assert view.gpus[1].bars[1].profile == "1g.10gb"
     assert [gpu.tone for gpu in view.gpus] == [Tone.GOOD, Tone.GOOD, Tone.BAD]
-    assert (view.gpus[2].health, view.gpus[2].state) == ("failed", "failed: GPU is lost: it fell off the bus")
+    state = cells_of(view, view.gpus[2])["state"]
+    assert (state.text, state.reason) == ("failed", "failed: GPU is lost: it fell off the bus")
 
 
 def test_text_of_drivers_and_sources_is_printable() -> None:
@@ -178,17 +190,17 @@ def test_a_workload_on_two_instances_has_a_segment_in_each_bar_and_two_in_that_o
 
 def test_the_last_hour_of_a_gpu_is_described() -> None:
     builder, report = ViewBuilder(SUBJECT), attribution()
-    plot = builder.build(report).gpus[0].utilization.plot
+    plot = plot_of(builder.build(report).gpus[0], "utilization")
     assert plot is not None
     assert (plot.label, plot.caption) == ("Utilisation in the last hour: no data yet", "last hour: no data yet")
     builder.observe(report)
     view = builder.build(report)
-    plots = [gpu.utilization.plot for gpu in view.gpus]
+    plots = [plot_of(gpu, "utilization") for gpu in view.gpus]
     assert [plot.label for plot in plots if plot] == [
         "Utilisation in the last hour: lowest 83 %, highest 83 %, now 83 %",
         *["Utilisation in the last hour: unknown"] * 2,
     ]
-    assert view.gpus[0].temperature.plot is None
+    assert plot_of(view.gpus[0], "temperature") is None
 
 
 # ---------------------------------------------------------------------------- what an empty table means
@@ -196,7 +208,7 @@ def test_the_last_hour_of_a_gpu_is_described() -> None:
 
 def test_no_workload_and_unknown_workloads_differ() -> None:
     assert view_of(answer(device())).no_workloads == "No workload uses a GPU."
-    unknown = "Unknown which workloads use a GPU."
+    unknown = "The workloads on the GPUs are unknown."
     assert view_of(answer(device(), device(failed_gpu(1)))).no_workloads == unknown
     outcome = SourceOutcome("nvml", SourceState.UNAVAILABLE, "no driver")
     assert view_of(answer(sources=[outcome])).no_workloads == unknown
@@ -212,5 +224,7 @@ def test_a_view_of_one_pod_has_no_gpus_and_no_totals() -> None:
 def test_a_gpu_that_does_not_answer_is_without_figures() -> None:
     health = replace(gpu(0), health=GpuHealth.PAUSED, reason="paused at 10:00 until resumed")
     view = view_of(answer(device(health)))
-    assert (total(view, "GPUs").qualifier, view.gpus[0].state) == ("1 without figures", "paused at 10:00 until resumed")
+    assert total(view, "GPUs").qualifier == "1 without figures"
+    state = cells_of(view, view.gpus[0])["state"]
+    assert (state.text, state.reason) == ("paused", "paused at 10:00 until resumed")
     assert view.gpus[0].tone is Tone.WARN

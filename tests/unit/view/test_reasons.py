@@ -20,17 +20,16 @@ def test_memory_is_measured_or_inferred_with_a_confidence() -> None:
         "2.0 GiB measured, by the driver's process lists; "
         "1.0 GiB inferred (confidence 90 %), from open devices, grants and growth"
     )
-    assert reasons.memory(None, None, None) == "unknown: the driver gives no figure"
+    assert reasons.memory(None, None, None) == "unknown: the driver reports no figure"
 
 
 def test_energy_is_given_by_method() -> None:
     energy = MethodEnergy(measured_mj=5000, estimated_mj=0, inferred_mj=2000)
     assert reasons.energy(energy, SINCE_NS) == (
-        "5 J measured (alone on the GPU); 2 J inferred (hidden, and the only possible user); "
-        f"0.0019 Wh in total {SINCE}"
+        f"5 J measured (alone on the GPU); 2 J inferred (hidden, the only possible user); 0.0019 Wh in total {SINCE}"
     )
     assert reasons.energy(MethodEnergy(measured_mj=0), SINCE_NS) == f"none yet; 0 Wh in total {SINCE}"
-    assert reasons.energy(MethodEnergy(), SINCE_NS) == "unknown: no energy figures here"
+    assert reasons.energy(MethodEnergy(), SINCE_NS) == "unknown: no energy data"
 
 
 def test_power_is_the_mean_of_the_window() -> None:
@@ -52,10 +51,10 @@ def test_sm_utilisation_is_summed_over_places() -> None:
 @pytest.mark.parametrize(
     ("idle_s", "places", "now_s", "energy_mj", "text"),
     [
-        (None, 0, None, None, "unknown: nothing shows whether it works"),
+        (None, 0, None, None, "unknown: no utilisation data"),
         (0.0, 1, None, None, f"not idle {SINCE}"),
         (300.0, 1, 30.0, None, f"held memory without work for 5 m; idle for 30 s now ({SINCE})"),
-        (300.0, 1, None, 2000, f"held memory without work for 5 m, which took 2 J ({SINCE})"),
+        (300.0, 1, None, 2000, f"held memory without work for 5 m, using 2 J ({SINCE})"),
         (
             1800.0, 3, None, None,
             f"held memory without work for 30 m of GPU time, summed over 3 GPUs or MIG instances ({SINCE})",
@@ -82,7 +81,7 @@ def test_the_memory_of_a_gpu_is_a_sum() -> None:
         " + 1.0 GiB unattributed + 1.0 GiB reserved by the driver + 17.0 GiB free, exact to the byte."
     )
     assert reasons.gpu(device(memory=split(reserved=None)))[1].startswith("This driver does not report the memory")
-    assert reasons.gpu(device())[0] == "Memory: unknown; the driver gives no figure."
+    assert reasons.gpu(device())[0] == "Memory: unknown; the driver reports no figure."
 
 
 def test_the_energy_of_a_gpu_has_its_source_and_its_baselines() -> None:

@@ -62,7 +62,7 @@ def test_wide_characters_do_not_shift_the_columns_after_them() -> None:
     assert lines == ["NAME   N", "模型   1", "vllm  22", "🚀     3"]
 
 
-def test_columns_are_as_wide_as_their_widest_cell_and_lean_to_their_side() -> None:
+def test_columns_are_as_wide_as_their_widest_cell_and_aligned() -> None:
     columns = [TextColumn("N", right=True), TextColumn("NAME"), TextColumn("SIZE", right=True)]
     assert table(columns, [["1", "a", "10 B"], ["222", "bbbbbb", "5 B"]], 80, PLAIN) == [
         "  N  NAME    SIZE",
@@ -94,7 +94,7 @@ def test_a_column_is_dropped_before_names_become_unreadable() -> None:
     assert table(columns, rows, 30, PLAIN) == [f"NAME{' ' * 18}N", f"{'n' * 20}  1"]
 
 
-def test_of_several_that_may_drop_no_more_go_than_have_to() -> None:
+def test_only_as_many_columns_are_dropped_as_are_needed() -> None:
     columns = [TextColumn("NAME", shrinks=True), TextColumn("KIND", drops=True), TextColumn("POD", drops=True)]
     rows = [["n" * 16, "k" * 10, "p" * 10]]
     assert [len(table(columns, rows, width, PLAIN)[1]) for width in (40, 39, 28, 27)] == [40, 28, 28, 16]

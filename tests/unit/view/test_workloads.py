@@ -77,7 +77,7 @@ def test_a_renamed_workload_is_another_row_with_its_own_processes() -> None:
 
 
 def test_a_workload_without_processes_says_so() -> None:
-    assert row_of(part(measured=1)).no_processes == "No process of it is on a GPU."
+    assert row_of(part(measured=1)).no_processes == "This workload has no process on a GPU."
 
 
 def test_an_id_without_a_name_is_shortened_as_docker_does() -> None:
@@ -131,7 +131,7 @@ def test_a_workload_is_explained_by_its_state_each_figure_and_each_gpu() -> None
         *("GPU 0", "GPU 1"),
     ]
     assert found[0].text == "busy (it worked in the last samples)"
-    assert [each.text for each in found[1:7]] == [column.reason for column in row.cells[2:8]]
+    assert [each.text for each in found[1:7]] == [column.reason for column in row.cells[3:9]]
 
 
 @pytest.mark.parametrize(
@@ -184,7 +184,7 @@ def test_inferred_memory_has_a_mark_and_a_confidence() -> None:
     assert "1.0 GiB inferred (confidence 90 %)" in (cell(row, "memory").reason or "")
 
 
-def test_idle_time_of_several_gpus_is_gpu_time_and_of_one_just_time() -> None:
+def test_idle_time_of_several_gpus_is_in_gpu_time() -> None:
     idle = [part(index=at, measured=1, state=GpuState.IDLE, totals=totals(idle_us=600_000_000)) for at in range(3)]
     assert [(cell(row_of(*parts), "idle").text, cell(row_of(*parts), "idle").value) for parts in (idle, idle[:1])] == [
         ("30 GPU-m", 1800), ("10 m", 600),
@@ -201,7 +201,7 @@ def test_energy_so_far_has_the_mark_of_its_method() -> None:
     (row,) = view_of(replace(report, window_s=1.0)).workloads
     assert (cell(row, "energy").text, cell(row, "energy").value) == ("≈ 12 J", 12000)
     assert cell(row, "idle").value == 3.0
-    assert "which took 2 J" in (cell(row, "idle").reason or "")
+    assert "using 2 J" in (cell(row, "idle").reason or "")
     (own,) = row.processes
     assert process_cell(own, "energy") == cell(row, "energy")
     assert process_cell(own, "power").value == pytest.approx(0.007)

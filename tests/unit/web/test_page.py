@@ -78,7 +78,7 @@ def test_the_page_before_the_first_sample_says_so() -> None:
 def test_a_page_without_figures_says_why() -> None:
     outcome = SourceOutcome("nvml", SourceState.UNAVAILABLE, "NVML: no driver")
     table = ParsedPage(page(attribute(None, snapshot(sources=[outcome])), simulated=False, refresh_s=5)).table
-    assert "Unknown which workloads use a GPU" in table
+    assert "The workloads on the GPUs are unknown" in table
     assert "nvml: unavailable: NVML: no driver" in table
 
 

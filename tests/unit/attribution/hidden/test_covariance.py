@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from otel_gpu.attribution.hidden.covariance import MOST_PAIRED, Covariance
+from otel_gpu.attribution.hidden.estimate import MOST_PAIRED, Covariance
 
 
 def entries(covariance: Covariance[str]) -> dict[str, float]:

@@ -161,7 +161,7 @@ class TestLateEvidence:
         split = gpu.sees(4, granted("a", age_s=3.0), opened(1, age_s=3.0))
         assert gib(split, pod("a"), pid(1)) == [0, 0]
 
-    def test_a_process_seen_late_may_hold_them_only_while_sources_become_ready(self) -> None:
+    def test_a_process_seen_late_may_hold_unexplained_bytes_only_while_sources_become_ready(self) -> None:
         early, late = Gpu(), Gpu()
         early.sees(4)
         late.sees(4)
@@ -200,7 +200,7 @@ class TestMappings:
         gpu.sees(4, opened(1, mapping=2), opened(2, mapping=2))
         assert gib(gpu.sees(3, opened(1, mapping=0.8), opened(2, mapping=2)), pid(1), pid(2)) == [1, 2]
 
-    def test_one_that_freed_while_another_grew_is_found(self, gpu: Gpu) -> None:
+    def test_a_candidate_that_freed_while_another_grew_is_found(self, gpu: Gpu) -> None:
         gpu.sees(8, opened(1, mapping=4), opened(2, mapping=4))
         split = gpu.sees(7, opened(1, mapping=2), opened(2, mapping=5))
         assert gib(split, pid(1), pid(2)) == [2, 5]
@@ -233,7 +233,7 @@ class TestGrowth:
         assert gib(split, pid(1), pid(2), pid(3)) == [3, 1, 2]
         assert confidence(split, pid(1), pid(2), pid(3)) == [1, 1, 1]
 
-    def test_those_that_arrived_together_share_growth(self, three_and_one: Gpu) -> None:
+    def test_candidates_that_arrived_together_share_growth(self, three_and_one: Gpu) -> None:
         split = three_and_one.sees(6, opened(1), opened(2), opened(3, 2.0), opened(4, 2.0))
         assert gib(split, *map(pid, (1, 2, 3, 4))) == [3, 1, 1, 1]
         # h² / (h² + 2² · ½ · ½)
@@ -280,7 +280,7 @@ class TestGrowth:
         split = gpu.sees(6.75, opened(1, 27.0), opened(2, 7.0))
         assert gib(split, pid(1), pid(2)) == [5.5, 1.25]
 
-    def test_those_growing_together_slow_down_together(self, gpu: Gpu) -> None:
+    def test_candidates_that_grow_together_slow_down_together(self, gpu: Gpu) -> None:
         gpu.sees(0)
         for poll in range(4):
             gpu.sees(poll + 0.5, opened(1, 5.0 * poll + 2))

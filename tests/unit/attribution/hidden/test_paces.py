@@ -27,7 +27,7 @@ def growing() -> Gpu:
     [((7.7, 8.7, 9.7), [8.5, 1.2]), ((7.4, 7.9, 8.4), [5.9, 2.5])],
     ids=["the slow one", "the fast one"],
 )
-def test_the_one_that_stops_is_found_by_how_much_slower_the_total_grows(
+def test_the_candidate_that_stops_is_found_by_how_much_slower_the_total_grows(
     growing: Gpu, sums: tuple[float, ...], expected: list[float]
 ) -> None:
     for later, unknown in enumerate(sums):
@@ -91,6 +91,6 @@ def test_growth_before_the_search_is_divided_by_mappings_where_these_are_readabl
     assert gib(split, pid(1), pid(2)) == [0.1667, 0.3333]
 
 
-def test_those_growing_may_depart_while_a_rise_waits(growing: Gpu) -> None:
+def test_growing_candidates_may_depart_while_a_rise_waits(growing: Gpu) -> None:
     growing.sees(7, opened(1), opened(2))
     assert gib(growing.sees(1, opened(3, 2.0)), pid(3)) == [1]

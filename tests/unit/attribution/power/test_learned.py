@@ -161,7 +161,7 @@ def test_nothing_is_trusted_before_twelve_intervals_were_predicted() -> None:
     assert model.gate > 0.5
 
 
-def test_shares_that_move_together_leave_the_plain_split() -> None:
+def test_shares_that_move_together_are_divided_by_share() -> None:
     model, dice = LearnedPower(), random.Random(8)
     for _ in range(200):
         level = dice.uniform(0.1, 0.6)
@@ -171,7 +171,7 @@ def test_shares_that_move_together_leave_the_plain_split() -> None:
         assert factor == pytest.approx(1.0, abs=0.02)
 
 
-def test_steady_shares_leave_the_plain_split() -> None:
+def test_steady_shares_are_divided_by_share() -> None:
     model, dice = LearnedPower(), random.Random(9)
     for _ in range(200):
         # The only changes are sampling noise.
@@ -333,7 +333,7 @@ def test_a_forgotten_process_leaves_the_others_unchanged() -> None:
     assert ratio(model) == pytest.approx(before, rel=0.05)
 
 
-def test_a_process_is_not_blamed_for_others_that_have_ended() -> None:
+def test_forgetting_ended_processes_leaves_the_power_of_the_others_unchanged() -> None:
     model, dice = LearnedPower(), random.Random(11)
     hungry, frugal = C, ProcessKey(14, 1)
     watts = {A: 200.0, B: 200.0, hungry: 350.0, frugal: 60.0}

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from otel_gpu.attribution.plain import (
+from otel_gpu.attribution.saved_values import (
     amount,
     boolean,
     integer,
