@@ -251,6 +251,24 @@ def parse_cgroup(text: str) -> WorkloadRef | None:
     return None if best is None else best[1]
 
 
+def tenant(text: str, owner_uid: int | None) -> str:
+    """The user or container that a process belongs to, by the part of its cgroup that only root can choose.
+
+    Processes of one tenant share limits. Below the slice of a user, that user chooses the names of cgroups; in a
+    container, the user ids.
+    """
+    for path in _paths(text):
+        if (user := _USER_SLICE.match(path)) is not None:
+            return f"user {user['uid']}"
+    workload = parse_cgroup(text)
+    if workload is not None and workload.kind in _TENANTS:
+        return workload.outer_container_id or workload.id
+    return f"user {owner_uid}"
+
+
+_TENANTS: Final = frozenset({WorkloadKind.CONTAINER, WorkloadKind.LXC, WorkloadKind.SLURM_JOB})
+
+
 def parse_cgroup_in_pod(text: str, pod_uid: str) -> WorkloadRef | None:
     """As ``parse_cgroup``, read by a container of this pod with a cgroup namespace of its own.
 

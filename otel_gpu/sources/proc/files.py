@@ -387,7 +387,10 @@ class ProcessDir:
 
     def living_thread(self, pid: int) -> Self | None:
         """The directory of a thread of the process ``pid`` that still runs, for the caller to close."""
-        tasks = os.open("task", DIRECTORY_FLAGS, dir_fd=self._fd)
+        try:
+            tasks = os.open("task", DIRECTORY_FLAGS, dir_fd=self._fd)
+        except FileNotFoundError:
+            return None  # the directory of a thread has none
         try:
             for name in _names(tasks, _THREADS_TRIED):
                 if name != str(pid):  # a thread that has ended is no longer listed, but the main thread is

@@ -11,14 +11,15 @@ import errno
 import os
 import threading
 import time
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final, NamedTuple, TypeVar
 
 from otel_gpu.errors import Unavailable
-from otel_gpu.model import UnreadableReason, WorkloadKind, WorkloadRef
+from otel_gpu.model import UnreadableReason
+from otel_gpu.sources.proc.cgroup import tenant
 from otel_gpu.sources.proc.files import (
     DIRECTORY_FLAGS,
     DeviceKind,
@@ -28,6 +29,7 @@ from otel_gpu.sources.proc.files import (
     MapsRead,
     ProcessDir,
     Stat,
+    is_root_cgroup,
     name_no_device,
     parse_btime,
     parse_majors,
@@ -44,13 +46,20 @@ MAX_ABANDONED: Final = 32
 """Reads that may be abandoned at a time, each with its thread. At this number no process is read."""
 MAX_ABANDONED_BY_SCAN: Final = 24
 """At this number only processes on a GPU are read, so that processes without one cannot keep the agent from them."""
-MAX_ABANDONED_PER_GROUP: Final = 4
+MAX_ABANDONED_PER_TENANT: Final = 4
 """Abandoned reads of processes of one container, or of one user outside of containers."""
+MAX_ABANDONED_CALLS: Final = 4
+"""Abandoned calls that are not about one process, such as the list of all."""
+SLOW_S: Final = 0.05
+"""A read that takes longer counts towards what a tenant may use of a cycle."""
+_TENANT_S: Final = 0.25
+_MANY_DESCRIPTORS: Final = 1024
+_TENANT_PART: Final = 4
+"""A tenant may use a quarter of the descriptors of a cycle, and ``_TENANT_S``, before others have been read."""
 
 _GONE: Final = frozenset({errno.ENOENT, errno.ESRCH})
 _DENIED: Final = frozenset({errno.EACCES, errno.EPERM})
 _OUT_OF_RESOURCES: Final = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOMEM})
-_GROUPED_BY_ID: Final = frozenset({WorkloadKind.CONTAINER, WorkloadKind.LXC, WorkloadKind.SLURM_JOB})
 
 
 class Wanted(NamedTuple):
@@ -80,11 +89,14 @@ class ProcessRecord:
     """What was read of one process, filled while it is read. What is ``None`` was not read.
 
     ``fault`` is why the process, or one of its files, could not be read. ``is_gone``: it has ended.
-    ``descriptors_without_gpu``: it still has no GPU open, and nothing else was read.
+    ``descriptors_without_gpu``: it still has no GPU open, and nothing else was read. ``is_postponed``: its tenant has
+    used up its part of the cycle, and the process is read in a later one. ``took_s`` is how long the read took.
     """
 
     wanted: Wanted
     is_gone: bool = False
+    is_postponed: bool = False
+    took_s: float = 0.0
     fault: Fault | None = None
     descriptors_without_gpu: int | None = None
     owner_uid: int | None = None
@@ -119,13 +131,11 @@ class ProcessReader:
     def __init__(
         self,
         procfs: Procfs,
-        parse_workload: Callable[[str], WorkloadRef | None],
         limits: Limits,
         *,
         stall_s: float = STALL_S,
     ) -> None:
         self._procfs = procfs
-        self._parse_workload = parse_workload
         self.limits = limits
         self.devices_error: str | None = None
         """Why device nodes could not be verified in the last round that had any."""
@@ -145,8 +155,8 @@ class ProcessReader:
 
     def call(self, call: Callable[[], T], deadline_s: float) -> T:
         """Make another call on the thread. Raises Unavailable if it has no answer at ``deadline_s`` (monotonic)."""
-        if len(self._abandoned) >= MAX_ABANDONED:
-            raise Unavailable(f"{MAX_ABANDONED} reads have not returned")
+        if sum(each.pid is None for each in self._abandoned.values()) >= MAX_ABANDONED_CALLS:
+            raise Unavailable(f"{MAX_ABANDONED_CALLS} calls have not returned")
         pending = self._worker.start(call)
         try:
             return pending.result(deadline_s)
@@ -167,11 +177,12 @@ class ProcessReader:
                 left = [each for each in left if each.is_tracked]
             if not left or len(self._abandoned) >= MAX_ABANDONED:
                 break
-            round_ = _Round(self._procfs, left, budget, self._group_of, self._full_groups())
+            round_ = _Round(self._procfs, left, budget, self._full_tenants())
             pending = self._worker.start(round_.run)
             try:
                 self._wait(round_, pending, deadline_s)
-            except TooLate as late:
+            except TooLate:
+                has_stalled = round_.stalled_s(time.monotonic()) >= self._stall_s
                 current = round_.abandon()
                 records += round_.records
                 self._note_devices_error(round_)
@@ -179,9 +190,11 @@ class ProcessReader:
                     self._abandon(pending, _Abandoned())
                     break
                 is_unlisted = current.devices is None
-                self._abandon(pending, _Abandoned(current.wanted.pid, self._group_of(current), is_unlisted))
-                current.fault = Fault(UnreadableReason.TIMED_OUT, str(late), hides_devices=is_unlisted)
-                records.append(current)
+                self._abandon(pending, _Abandoned(current.wanted.pid, tenant_of(current), is_unlisted))
+                if has_stalled:  # else only the time of the cycle is over
+                    detail = f"no answer within {self._stall_s:g} s"
+                    current.fault = Fault(UnreadableReason.TIMED_OUT, detail, hides_devices=is_unlisted)
+                    records.append(current)
                 left = left[len(round_.records) + 1 :]
             else:
                 self._note_devices_error(round_)
@@ -208,41 +221,36 @@ class ProcessReader:
         self._worker.close()
         self._worker = _new_worker()
 
-    def _full_groups(self) -> _FullGroups:
-        grouped = [each for each in self._abandoned.values() if each.group is not None]
-        return _FullGroups(_full(grouped), _full([each for each in grouped if each.before_devices]))
+    def _full_tenants(self) -> _FullTenants:
+        of_processes = [each for each in self._abandoned.values() if each.tenant is not None]
+        unlisted = [each for each in of_processes if each.before_devices]
+        return _FullTenants(_full(of_processes), _full(unlisted), is_any_abandoned=bool(self._abandoned))
 
-    def _group_of(self, record: ProcessRecord) -> str | None:
-        """The container of a process, else its user, so that one cannot use up what may be abandoned for all.
 
-        ``None`` for a process of root before its container is known: containers of different tenants run as root.
-        """
-        workload = self._parse_workload(record.cgroup) if record.cgroup else None
-        if workload is not None and workload.kind in _GROUPED_BY_ID:
-            return workload.pod_uid or workload.outer_container_id or workload.id
-        if record.owner_uid == 0 and record.cgroup is None:
-            return None
-        return f"uid {record.owner_uid}"
+def tenant_of(record: ProcessRecord) -> str:
+    """The tenant that a process counts for."""
+    return tenant(record.cgroup or "", record.owner_uid)
 
 
 class _Abandoned(NamedTuple):
-    """A read that has not returned: of which process and group, and whether it was to list the open devices."""
+    """A read that has not returned: of which process and tenant, and whether it was to list the open devices."""
 
     pid: int | None = None
-    group: str | None = None
+    tenant: str | None = None
     before_devices: bool = False
 
 
-class _FullGroups(NamedTuple):
-    """Groups of which too many reads have not returned: all of them, and those that were to list open devices."""
+class _FullTenants(NamedTuple):
+    """Tenants of which too many reads have not returned: all of them, and those that were to list open devices."""
 
-    all_reads: frozenset[str] = frozenset()
-    before_devices: frozenset[str] = frozenset()
+    all_reads: frozenset[str]
+    before_devices: frozenset[str]
+    is_any_abandoned: bool
 
 
 def _full(abandoned: Sequence[_Abandoned]) -> frozenset[str]:
-    count = Counter(each.group for each in abandoned if each.group is not None)
-    return frozenset(group for group, number in count.items() if number >= MAX_ABANDONED_PER_GROUP)
+    count = Counter(each.tenant for each in abandoned if each.tenant is not None)
+    return frozenset(tenant for tenant, number in count.items() if number >= MAX_ABANDONED_PER_TENANT)
 
 
 def _new_worker() -> Worker:
@@ -260,6 +268,18 @@ class _Budget:
         self.maps_left_bytes = limits.maps_bytes
         self._processes_left = limits.processes
         self._descriptors_left = limits.descriptors
+        self._seconds: defaultdict[str, float] = defaultdict(float)
+        self._descriptors: Counter[str] = Counter()
+
+    @property
+    def has_heavy_tenants(self) -> bool:
+        """Whether a tenant has used much of this cycle."""
+        return bool(self._seconds or self._descriptors)
+
+    def is_spent_by(self, tenant: str) -> bool:
+        """Whether a tenant has used up its part of this cycle."""
+        most = max(self.limits.descriptors // _TENANT_PART, self.limits.descriptors_per_process)
+        return self._seconds.get(tenant, 0.0) >= _TENANT_S or self._descriptors[tenant] >= most
 
     def is_used_up(self, wanted: Wanted) -> bool:
         """Whether this process has to wait for the next cycle."""
@@ -271,8 +291,12 @@ class _Budget:
         """Take off what was read. A process without descriptors counts as one descriptor."""
         if record.maps is not None:
             self.maps_left_bytes -= record.maps.read_bytes
-        if record.wanted.is_tracked:
+        if record.took_s >= SLOW_S:
+            self._seconds[tenant_of(record)] += record.took_s
+        if record.wanted.is_tracked or record.is_postponed:
             return
+        if record.devices is not None and record.devices.descriptors >= _MANY_DESCRIPTORS:
+            self._descriptors[tenant_of(record)] += record.devices.descriptors
         if record.descriptors_without_gpu is not None:
             descriptors = record.descriptors_without_gpu
         elif record.devices is not None:
@@ -292,14 +316,12 @@ class _Round:
         procfs: Procfs,
         wanted: Sequence[Wanted],
         budget: _Budget,
-        group_of: Callable[[ProcessRecord], str | None],
-        full_groups: _FullGroups,
+        full_tenants: _FullTenants,
     ) -> None:
         self._procfs = procfs
         self._wanted = wanted
         self._budget = budget
-        self._group_of = group_of
-        self._full_groups = full_groups
+        self._full_tenants = full_tenants
         self._boot_time_s: int | None = None
         self._lock = threading.Lock()
         self._is_abandoned = False
@@ -328,6 +350,7 @@ class _Round:
                     if self._is_abandoned:
                         return
                     self._current = None
+                    record.took_s = time.monotonic() - self._started_s
                     self.records.append(record)
                     self._budget.charge(record)
         finally:
@@ -359,8 +382,13 @@ class _Round:
         try:
             with ProcessDir(root_fd, wanted.pid, self._procfs.device_dir) as directory:
                 record.owner_uid = directory.owner_uid()
-                if self._is_in(self._full_groups.before_devices, record):
-                    return
+                if self._full_tenants.is_any_abandoned or self._budget.has_heavy_tenants:
+                    self._read_cgroup(directory, record)
+                    if self._budget.is_spent_by(tenant_of(record)):
+                        record.is_postponed = True
+                        return
+                    if self._is_in(self._full_tenants.before_devices, record):
+                        return
                 stat = directory.stat()
                 record.stat = stat
                 thread = directory.living_thread(wanted.pid) if stat.is_leader_exiting else None
@@ -389,28 +417,33 @@ class _Round:
                 named = found.nodes
                 record.devices = DeviceScan(frozenset(), found.descriptors, found.cursor)
         is_of_interest = wanted.is_tracked or any(node.kind is not DeviceKind.CONTROL for _, node in named)
-        if is_of_interest:
-            if wanted.cgroup or not is_same:
-                self._read_cgroup(directory, record)
-            if wanted.boot_time or not is_same:
-                record.boot_time_s = self._read_boot_time(root_fd)
-        if self._is_in(self._full_groups.all_reads, record):
+        is_heavy = record.devices is not None and record.devices.descriptors >= _MANY_DESCRIPTORS
+        if record.cgroup is None and (named or is_heavy or (is_of_interest and (wanted.cgroup or not is_same))):
+            self._read_cgroup(directory, record)
+        if is_of_interest and (wanted.boot_time or not is_same):
+            record.boot_time_s = self._read_boot_time(root_fd)
+        if self._is_in(self._full_tenants.all_reads, record):
             return
         self._verify(directory, record, named)
         if is_of_interest and not wanted.is_measured and (wanted.maps or not is_same):
             self._read_maps(directory, record, wanted.uvm_files if is_same else frozenset())
 
-    def _is_in(self, full_groups: frozenset[str], record: ProcessRecord) -> bool:
+    def _is_in(self, full_tenants: frozenset[str], record: ProcessRecord) -> bool:
         """Whether too many reads of its container or user have not returned."""
-        if not full_groups or self._group_of(record) not in full_groups:
+        if not full_tenants or tenant_of(record) not in full_tenants:
             return False
-        detail = f"{MAX_ABANDONED_PER_GROUP} reads of its container or user have not returned"
+        detail = f"{MAX_ABANDONED_PER_TENANT} reads of its container or user have not returned"
         record.fault = Fault(UnreadableReason.TIMED_OUT, detail, hides_devices=record.devices is None)
         return True
 
     def _read_cgroup(self, directory: ProcessDir, record: ProcessRecord) -> None:
         try:
-            record.cgroup = directory.cgroup()
+            text = directory.cgroup()
+            # cgroup v1 moves a main thread to the root when it exits, and others may go on in their cgroup.
+            if is_root_cgroup(text) and (thread := directory.living_thread(record.wanted.pid)) is not None:
+                with thread:
+                    text = thread.cgroup()
+            record.cgroup = text
         except ProcessLookupError:
             raise  # it has ended: nothing that was read of it counts
         except OSError as error:

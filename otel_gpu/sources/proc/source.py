@@ -8,7 +8,6 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import replace
 from functools import partial
-from operator import attrgetter
 from pathlib import Path
 from types import MappingProxyType
 from typing import Final, NamedTuple
@@ -20,7 +19,16 @@ from otel_gpu.sources.base import ProcessRead, UnreadableProcess
 from otel_gpu.sources.proc.cgroup import parse_cgroup
 from otel_gpu.sources.proc.facts import Cycle, FactsBuilder
 from otel_gpu.sources.proc.files import DEVICE_DIR, DIRECTORY_FLAGS, list_processes
-from otel_gpu.sources.proc.reader import STALL_S, Limits, ProcessReader, ProcessRecord, Procfs, Wanted, read_boot_time
+from otel_gpu.sources.proc.reader import (
+    SLOW_S,
+    STALL_S,
+    Limits,
+    ProcessReader,
+    ProcessRecord,
+    Procfs,
+    Wanted,
+    read_boot_time,
+)
 from otel_gpu.sources.proc.table import (
     EVERY_CYCLE,
     Fault,
@@ -43,7 +51,11 @@ OWN_PROC: Final = Path("/proc")
 _MAX_NAMED: Final = 20
 """Unreadable processes that are named, for the doctor."""
 
-_by_maps_cycle: Final[Callable[[TrackedProcess], int]] = attrgetter("maps_cycle")
+_MAX_SLOW_READS: Final = 2
+"""Slow reads of a process in a row after which it is left alone for a while."""
+
+_MAX_AGE_S: Final = 15.0
+"""How long the last answer is given while the procfs does not answer."""
 
 
 class _Listing(NamedTuple):
@@ -101,7 +113,7 @@ class ProcfsSource:
             MAPS_BYTES_PER_PROCESS,
         )
         procfs = Procfs(root, device_dir, root / "devices" if devices_file is None else devices_file)
-        self._reader = ProcessReader(procfs, parse_workload, limits, stall_s=stall_s)
+        self._reader = ProcessReader(procfs, limits, stall_s=stall_s)
         ticks_per_second = ticks_per_second or os.sysconf("SC_CLK_TCK")
         self._facts = FactsBuilder(root, self._reader, parse_workload, ticks_per_second, intervals)
         self._intervals = intervals
@@ -110,6 +122,7 @@ class ProcfsSource:
         self._cycle = 0
         # Before the first answer it is unknown what is missing.
         self._last = ProcessRead(pids_complete=False, all_visible=False)
+        self._answered_ns = clock.monotonic_ns()
 
     def read(self, pids: Collection[int], measured: Collection[int] = ()) -> ProcessRead:
         """Facts of the existing processes among ``pids``, and of every process found with a GPU device open.
@@ -125,7 +138,10 @@ class ProcfsSource:
                 return self._unavailable(listing.error)
             self._facts.boot_time_s = listing.boot_time_s
             self._last = self._read(cycle, listing.processes, frozenset(pids), frozenset(measured))
+            self._answered_ns = cycle.now_ns
         except Unavailable as late:
+            if cycle.now_ns - self._answered_ns > _MAX_AGE_S * 1e9:
+                return self._unavailable(str(late))
             reason = f"{late}; the processes of the last answer are used"
             return replace(self._last, state=SourceState.DEGRADED, reason=reason, errors=1)
         return self._last
@@ -153,7 +169,8 @@ class ProcfsSource:
         """What is due: of the processes asked for and the holders of the last cycle, then of others, in order."""
         stuck = self._reader.stuck_pids()
         due = [process for process in tracked if process.facts is None or not process.is_settled(cycle.now_ns)]
-        due.sort(key=_by_maps_cycle)
+        # First what was never read: a process that has just come must not wait behind others that take long.
+        due.sort(key=lambda process: (process.facts is not None, process.maps_cycle))
         for process in due:
             if process.pid not in stuck and process.not_before_ns <= cycle.now_ns:
                 yield self._wanted_of(cycle, process, is_tracked=True)
@@ -181,6 +198,8 @@ class ProcfsSource:
     def _apply(self, cycle: Cycle, record: ProcessRecord, asked: frozenset[int]) -> None:
         """Take in what was read of one process."""
         pid, fault = record.wanted.pid, record.fault
+        if record.is_postponed:
+            return
         if record.descriptors_without_gpu is not None:
             process = self._table.move_to_end(pid)
             process.fds_ns = staggered(pid, process.fds_ns, self._intervals.other_fds_ns, cycle.now_ns)
@@ -197,9 +216,11 @@ class ProcfsSource:
             else:
                 process.facts = None
             process.settle(self._intervals, cycle.now_ns)
-        if fault is not None and fault.reason is UnreadableReason.TIMED_OUT:
+        process.slow_reads = process.slow_reads + 1 if record.took_s >= SLOW_S else 0
+        has_timed_out = fault is not None and fault.reason is UnreadableReason.TIMED_OUT
+        if has_timed_out or process.slow_reads >= _MAX_SLOW_READS:
             process.pause(cycle.now_ns)
-        else:
+        elif process.slow_reads == 0:
             process.backoff = None
 
     def _take_devices(self, cycle: Cycle, record: ProcessRecord, process: TrackedProcess) -> None:

@@ -102,6 +102,8 @@ class TrackedProcess:
     backoff: Backoff | None = None
     """The back-off after reads that did not return, and the time until which the process is not read."""
     not_before_ns: int = 0
+    slow_reads: int = 0
+    """How many of its last reads in a row were slow."""
     maps_backoff: Backoff | None = None
     """The same for mappings that are too large to read."""
     maps_not_before_ns: int = 0

@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from otel_gpu.model import HOST_WORKLOAD, WorkloadKind, WorkloadRef
-from otel_gpu.sources.proc.cgroup import parse_cgroup
+from otel_gpu.sources.proc.cgroup import parse_cgroup, tenant
 
 CID = "3726184226f5d3147c25fdeab5b60097e378e8a720503a5e19ecfdf29f869860"
 INNER = "e73c55f3e7f5b6a9cfc32a89bf13e44d348bcc4fa7b079f804d61fb1532ddbe5"
@@ -457,3 +457,24 @@ def test_many_paths_of_maximum_length_take_linear_time(piece: str) -> None:
 
     # It takes a quarter of a second. With a number of steps that grows with the square it would take minutes.
     assert time.process_time() - started_s < 5.0
+
+
+# ---------------------------------------------------------------------------- tenants
+
+OTHER = "fedcba9876543210" * 4
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("0::/system.slice/ssh.service\n", "user 7"),
+        ("0::/\n", "user 7"),
+        ("", "user 7"),
+        (f"0::/system.slice/docker-{OTHER}.scope\n", OTHER),
+        (f"0::/system.slice/docker-{OTHER}.scope/docker-{'0' * 64}.scope\n", OTHER),  # a name made inside
+        (f"0::/user.slice/user-1000.slice/user@1000.service/libpod-{OTHER}.scope\n", "user 1000"),
+        ("0::/user.slice/user-1000.slice/session-3.scope\n", "user 1000"),  # with any of its subordinate ids
+    ],
+)
+def test_a_tenant_is_what_only_root_can_choose(text: str, expected: str) -> None:
+    assert tenant(text, 7) == expected

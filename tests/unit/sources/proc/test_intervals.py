@@ -61,8 +61,8 @@ def test_a_cycle_opens_no_file_of_a_process_and_every_tenth_reads_stat_and_descr
             facts_after(source, clock, 1)
             opened.append(reads.count["open"] - 1)  # /proc itself
     assert opened.count(0) == 18
-    # /proc for the process, its directory, stat and descriptors, and the driver's device numbers.
-    assert sum(opened) == 2 * 5
+    # /proc for the process, its directory, stat, descriptors and cgroup, and the driver's device numbers.
+    assert sum(opened) == 2 * 6
 
 
 def test_reads_of_many_processes_are_spread_over_cycles(

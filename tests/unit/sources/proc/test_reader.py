@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import os
 import threading
+import time
 from collections.abc import Callable, Iterator
+from typing import NamedTuple
 
 import pytest
 
 from otel_gpu.clock import ManualClock
 from otel_gpu.model import UNIDENTIFIED_WORKLOAD, SourceState, UnreadableReason
 from otel_gpu.sources.base import ProcessRead, UnreadableProcess
-from otel_gpu.sources.proc.files import FileId, MapsRead, ProcessDir, Stat
-from otel_gpu.sources.proc.reader import MAX_ABANDONED, MAX_ABANDONED_BY_SCAN, MAX_ABANDONED_PER_GROUP
+from otel_gpu.sources.proc.files import DeviceNode, FileId, MapsRead, ProcessDir, Stat
+from otel_gpu.sources.proc.reader import MAX_ABANDONED, MAX_ABANDONED_BY_SCAN, MAX_ABANDONED_PER_TENANT
 from otel_gpu.sources.proc.source import ProcfsSource
 from tests.proc_tree import UVM, ProcTree, maps_line
 from tests.waiting import until
@@ -180,7 +182,7 @@ def test_a_late_result_changes_nothing(
 def test_a_process_that_starts_next_to_hanging_ones_is_read_in_its_first_cycle(
     tree: ProcTree, source: ProcfsSource, clock: ManualClock, hanging: Hanging
 ) -> None:
-    hostile = range(100, 100 + MAX_ABANDONED_PER_GROUP)
+    hostile = range(100, 100 + MAX_ABANDONED_PER_TENANT)
     for pid in hostile:
         tree.add(pid, cgroup=cgroup(pid), fds=["/dev/nvidia0"])
     hanging.hang("verify", *hostile)
@@ -201,7 +203,7 @@ def test_of_one_container_only_a_few_reads_are_abandoned(
     hanging.hang("verify", *hostile)
     for _ in range(5):
         cycles(source, clock, 1)
-    assert hanging.calls == MAX_ABANDONED_PER_GROUP
+    assert hanging.calls == MAX_ABANDONED_PER_TENANT
     tree.add(8, cgroup=cgroup(8), fds=CUDA_FDS)
     read = cycles(source, clock, 1)
     assert set(read.processes) == {8}
@@ -228,6 +230,141 @@ def test_at_the_limit_processes_on_a_gpu_are_still_read_and_the_reason_says_that
     assert not read.all_visible
     hanging.release()
     assert cycles(source, clock, 2).processes.keys() >= {8, 9}
+
+
+def user_cgroup(container_id: str) -> str:
+    """A cgroup that user 1000 made below its own slice, with the name of a container."""
+    return f"0::/user.slice/user-1000.slice/user@1000.service/docker-{container_id}.scope\n"
+
+
+class Bypass(NamedTuple):
+    """A way to get a limit of its own for each process: the file that hangs, open descriptors, and the cgroup."""
+
+    file: str
+    fds: tuple[str, ...]
+    cgroup_of: Callable[[int], str]
+
+
+BYPASSES = {
+    "names that a user chooses": Bypass("verify", ("/dev/nvidia0",), lambda pid: user_cgroup(container(pid))),
+    "control nodes": Bypass("verify", ("/dev/nvidiactl",), lambda _: cgroup(1)),
+    "before anything is known": Bypass("stat", ("/dev/null",), lambda _: cgroup(1)),
+}
+
+
+@pytest.mark.parametrize("bypass", BYPASSES.values(), ids=BYPASSES)
+def test_a_tenant_cannot_use_up_what_may_be_abandoned_for_all(
+    tree: ProcTree, source: ProcfsSource, clock: ManualClock, hanging: Hanging, bypass: Bypass
+) -> None:
+    hostile = range(100, 160)
+    for pid in hostile:
+        tree.add(pid, cgroup=bypass.cgroup_of(pid), fds=bypass.fds)
+    hanging.hang(bypass.file, *hostile)
+    cycles(source, clock, 4)
+    assert hanging.calls <= MAX_ABANDONED_PER_TENANT + 1  # of the first, the cgroup may be unknown
+    tree.add(8, cgroup=cgroup(8), fds=CUDA_FDS)
+    assert cycles(source, clock, 1).processes[8].workload.id == container(8)
+
+
+def test_a_user_that_names_a_container_uses_up_nothing_of_that_container(
+    tree: ProcTree, source: ProcfsSource, clock: ManualClock, hanging: Hanging
+) -> None:
+    hostile = range(100, 110)
+    for pid in hostile:
+        tree.add(pid, cgroup=user_cgroup(container(8)), fds=["/dev/nvidia0"])
+    hanging.hang("verify", *hostile)
+    cycles(source, clock, 2)
+    tree.add(8, cgroup=cgroup(8), fds=CUDA_FDS)
+    assert cycles(source, clock, 1).processes[8].gpu_minors_open == {0}
+
+
+class Slow:
+    """Descriptors of some processes that answer late, but in time."""
+
+    def __init__(self, tree: ProcTree, monkeypatch: pytest.MonkeyPatch, seconds: float) -> None:
+        self.calls = 0
+        self._tree = tree
+        self._inodes: set[int] = set()
+        real = ProcessDir.verify
+
+        def verify(directory: ProcessDir, descriptor: str, node: DeviceNode, majors: frozenset[int]) -> object:
+            if os.fstat(directory._fd).st_ino in self._inodes:
+                self.calls += 1
+                time.sleep(seconds)
+            return real(directory, descriptor, node, majors)
+
+        monkeypatch.setattr(ProcessDir, "verify", verify)
+
+    def add(self, pid: int) -> None:
+        """From now on, this process answers late."""
+        self._inodes.add((self._tree.root / str(pid)).stat().st_ino)
+
+
+def test_processes_that_answer_slowly_delay_no_other_tenant(
+    tree: ProcTree, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source = ProcfsSource(tree.root, clock, own_proc=tree.root, deadline_s=1, stall_s=10)
+    slow = Slow(tree, monkeypatch, 0.1)
+    for pid in range(100, 160):
+        tree.add(pid, cgroup=cgroup(1), fds=["/dev/nvidia0"])
+        slow.add(pid)
+    tree.add(8, cgroup=cgroup(8), fds=CUDA_FDS)
+    tree.add(9, cgroup=cgroup(9), fds=CUDA_FDS)
+    found = source.read([8]).processes
+    assert found.keys() >= {8, 9}  # one was asked for, the other was found
+    assert slow.calls <= 4
+
+
+def test_a_process_that_is_slow_again_and_again_is_left_alone_for_a_while(
+    tree: ProcTree, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source = ProcfsSource(tree.root, clock, own_proc=tree.root, deadline_s=30, stall_s=10)
+    slow = Slow(tree, monkeypatch, 0.06)
+    tree.add(8, cgroup=cgroup(8), fds=["/dev/nvidia0"])
+    slow.add(8)
+    read = cycles(source, clock, 20)
+    assert slow.calls == 2
+    assert (read.processes[8].gpu_minors_open, read.unreadable) == (frozenset({0}), {})
+
+
+def test_a_process_that_is_being_read_when_the_cycle_ends_has_no_fault(
+    tree: ProcTree, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source = ProcfsSource(tree.root, clock, own_proc=tree.root, deadline_s=0.2, stall_s=10)
+    slow = Slow(tree, monkeypatch, 0.15)
+    for pid in (7, 8, 9):
+        tree.add(pid, cgroup=cgroup(pid), fds=["/dev/nvidia0"])
+        slow.add(pid)
+    for _ in range(2):
+        assert source.read([7, 8, 9]).unreadable == {}
+        time.sleep(0.3)
+        clock.advance(1)
+
+
+def test_a_tenant_with_many_descriptors_uses_a_part_of_a_cycle(tree: ProcTree, clock: ManualClock) -> None:
+    source = ProcfsSource(
+        tree.root, clock, own_proc=tree.root, descriptors_per_cycle=8_000, descriptors_per_process=2_000
+    )
+    for pid in range(100, 110):
+        tree.add(pid, cgroup=cgroup(1), fds=["/dev/null"] * 1_500)
+    tree.add(200, cgroup=cgroup(8), fds=CUDA_FDS)
+    assert set(source.read([]).processes) == {200}
+
+
+def test_a_procfs_that_does_not_answer_for_long_is_unavailable(
+    tree: ProcTree, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source = ProcfsSource(tree.root, clock, own_proc=tree.root, deadline_s=0.1)
+    tree.add(8, cgroup=cgroup(8), fds=CUDA_FDS)
+    source.read([])
+    released = threading.Event()
+    monkeypatch.setattr("otel_gpu.sources.proc.source.list_processes", lambda _: released.wait(60))
+    states = []
+    for _ in range(8):
+        clock.advance(5)
+        states.append(source.read([]).state)
+    released.set()
+    assert states == [SourceState.DEGRADED] * 3 + [SourceState.UNAVAILABLE] * 5
 
 
 def test_a_procfs_that_does_not_answer_gives_the_last_answer(
