@@ -71,7 +71,7 @@ def test_the_event_stream_sends_every_cycle() -> None:
 
 
 @pytest.mark.parametrize("path", ["/", "/api/attribution"])
-def test_a_request_gets_a_fresh_report_and_not_that_of_the_last_interval(path: str) -> None:
+def test_a_request_gets_a_fresh_report_instead_of_the_last_one(path: str) -> None:
     newer = gpu_read(gpu(0, [listed(1)], name="NVIDIA H100"))
     with after_the_first_sample(FakeGpus(WORKING, newer)) as agent:
         agent.clock.advance(1.5)

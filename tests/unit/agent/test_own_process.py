@@ -15,7 +15,7 @@ from otel_gpu.agent import own_process
 from otel_gpu.agent.own_process import SelfUsage
 
 
-def test_cpu_time_is_that_of_all_threads() -> None:
+def test_cpu_time_includes_all_threads() -> None:
     before_s = SelfUsage().cpu_s()
     until_s = time.process_time() + 0.05
     while time.process_time() < until_s:

@@ -116,7 +116,7 @@ def test_each_absence_of_a_series_counts_on_its_own() -> None:
     assert delta(deltas, LATER_NS, energy(3.0))[0] == 2.0
 
 
-def test_of_many_absent_series_the_newest_are_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_newest_of_many_absent_series_are_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("otel_gpu.export.deltas.MOST_ABSENT", 10)
     deltas = Deltas()
     for number in range(100):
@@ -216,7 +216,7 @@ def test_a_series_that_began_after_the_restart_is_exported_in_full() -> None:
     assert delta(deltas, LATER_NS + 1, successor) == (3.0, LATER_NS)
 
 
-def test_restored_counters_are_asked_for_until_they_are_known() -> None:
+def test_restored_counters_are_requested_until_available() -> None:
     answers = [None, collection({ENERGY: [energy(2.0)]})]
     deltas = Deltas(lambda: answers.pop(0))
     for _ in range(3):

@@ -251,14 +251,14 @@ def test_a_time_to_retry_may_be_a_date(collector: HttpCollector, status: int) ->
 
 
 @pytest.mark.parametrize("text", ["soon", "-1", "1.5", "", "\xb2", "Fri, 31 Dec 99999999999 23:59:59 GMT"])
-def test_a_time_to_retry_that_is_none_is_ignored(collector: HttpCollector, text: str) -> None:
+def test_an_invalid_time_to_retry_is_ignored(collector: HttpCollector, text: str) -> None:
     collector.answer = lambda number: Answer(503, headers={"Retry-After": text}) if number == 0 else Answer()
     began_s = time.monotonic()
     assert sent(collector.url) == ACCEPTED
     assert time.monotonic() - began_s >= 0.8
 
 
-def test_of_a_long_answer_that_redirects_only_the_beginning_is_read(collector: HttpCollector) -> None:
+def test_only_the_beginning_of_a_long_redirect_is_read(collector: HttpCollector) -> None:
     head = b"HTTP/1.1 302 Found\r\nLocation: /login\r\nContent-Length: 9000000000\r\n\r\n"
     collector.always(Answer(raw=head + b"x" * 100_000, drip=b"x" * 1000))
     assert failure(sent(collector.url)) == ("302", "HTTP 302 Found, to /login")
@@ -423,7 +423,7 @@ def test_an_exhausted_receiver_is_called_again_when_it_says_so(
     assert result.accepted or failure(result) == ("RESOURCE_EXHAUSTED", "gRPC RESOURCE_EXHAUSTED: full")
 
 
-def test_details_of_a_status_that_are_none_are_ignored(grpc_collector: GrpcCollector) -> None:
+def test_invalid_details_of_a_status_are_ignored(grpc_collector: GrpcCollector) -> None:
     grpc_collector.refusal = grpc.StatusCode.INVALID_ARGUMENT, "no"
     grpc_collector.details = b"\xff\xff"
     assert failure(sent(grpc_collector.url, otlp_protocol="grpc"))[0] == "INVALID_ARGUMENT"

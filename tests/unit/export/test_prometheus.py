@@ -133,7 +133,7 @@ def test_no_label_is_empty(exported: Collection, form: Exposition) -> None:
     assert b'=""' not in render(collection(gpu_workload_utilization=[empty]), resources, form)
 
 
-def test_labels_are_those_of_the_point_and_of_its_resource(exported: Collection) -> None:
+def test_labels_come_from_the_point_and_its_resource(exported: Collection) -> None:
     blocks = parsed(render(exported, RESOURCES, TEXT), TEXT)
     for family in exported.blocks:
         found = blocks[prometheus_name(family.metric).removesuffix("_total")]
@@ -169,7 +169,7 @@ def test_values_that_are_not_finite_are_left_out(value: float) -> None:
 
 
 @pytest.mark.parametrize("form", Exposition)
-def test_of_equal_series_the_last_one_counts(form: Exposition, caplog: pytest.LogCaptureFixture) -> None:
+def test_the_last_of_equal_series_counts(form: Exposition, caplog: pytest.LogCaptureFixture) -> None:
     twice = [Point(1.0, GPU), Point(2.0, dict(GPU))]
     with caplog.at_level(logging.DEBUG):
         exposed = render(collection(hw_temperature=twice), NOWHERE, form)

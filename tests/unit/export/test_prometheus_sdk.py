@@ -35,7 +35,7 @@ def scraped(collection: Collection) -> dict[str, Metric]:
         provider.shutdown()
 
 
-def test_the_official_reader_has_the_same_series_but_for_ratio() -> None:
+def test_the_official_reader_has_the_same_series_except_for_the_suffix_ratio() -> None:
     collection = simulated()
     official = scraped(collection)
     ratios = {prometheus_name(metric) for metric in METRICS} - official.keys()

@@ -206,7 +206,7 @@ def test_with_one_gpu_without_process_lists_the_workloads_are_unknown(silent: Gp
     assert "No workload uses a GPU" not in text
 
 
-def test_process_lists_of_instances_are_those_of_the_gpu() -> None:
+def test_process_lists_of_instances_count_as_lists_of_the_gpu() -> None:
     assert "No workload uses a GPU" in render(attribute(None, snapshot(gpu(0, None, mig=[mig("MIG-1", (1, 0), [])]))))
 
 
@@ -259,13 +259,13 @@ def test_the_bar_shows_every_kind_of_memory(parts: MemorySplit, expected: str) -
     assert re.findall("[█▒░:·]{2,}", line) == [expected]
 
 
-def test_claims_beyond_what_is_used_do_not_make_the_bar_longer() -> None:
+def test_the_bar_is_not_longer_than_the_used_memory() -> None:
     claims = [listed(1, 60 * GIB), listed(2, 60 * GIB)]
     answer = attribute(None, snapshot(gpu(0, claims, memory=memory(used_gib=79, reserved_gib=1))))
     assert "█" * 20 + "  " in only_gpu_line(answer)
 
 
-def test_memory_of_nothing_has_no_bar() -> None:
+def test_a_gpu_with_zero_memory_has_no_bar() -> None:
     answer = attribute(None, snapshot(gpu(0, memory=memory(total_gib=0, used_gib=0, reserved_gib=0))))
     assert only_gpu_line(answer).split()[-7:] == ["–", "0/0", "MiB", "–", "–", "–", "ok"]
 

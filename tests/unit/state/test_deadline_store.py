@@ -200,7 +200,7 @@ def test_close_removes_what_was_written_late_and_writes_a_checkpoint(path: Path,
     assert fallen(counters(last), counters(after)) == []
 
 
-def test_a_disk_that_hangs_at_the_start_costs_the_counters_and_not_the_start(
+def test_a_disk_that_hangs_does_not_delay_the_start_and_counters_start_at_0(
     path: Path, runtime: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     first = StatefulAgent(path)
@@ -277,7 +277,7 @@ def test_the_threads_end_with_the_agent(path: Path) -> None:
 
 
 @pytest.mark.long
-def test_an_agent_that_is_always_killed_young_leaves_few_files_and_no_counter_falls(path: Path) -> None:
+def test_an_agent_killed_soon_after_every_start_leaves_few_files_and_no_counter_falls(path: Path) -> None:
     before: dict[tuple[Any, ...], tuple[int, ...]] = {}
     most = 0
     for number in range(100):

@@ -102,9 +102,7 @@ def test_state_is_not_resumed_after_a_run_without_a_state_directory(path: Path, 
     assert fallen(counters(last), counters(after)) == []
 
 
-def test_a_run_without_a_state_directory_beside_another_agent_changes_nothing_for_that_one(
-    path: Path, runtime: Path
-) -> None:
+def test_a_run_without_a_state_directory_does_not_affect_the_state_of_another_agent(path: Path, runtime: Path) -> None:
     first = StatefulAgent(path, markers=[runtime])
     run(first, 0, 5)
     run(stateless(runtime), 10)

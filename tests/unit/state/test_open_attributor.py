@@ -70,7 +70,7 @@ def test_counters_of_instruments_in_another_service_do_not_persist() -> None:
 
 
 @pytest.mark.parametrize("environment", [{}, {"HOME": "relative"}])
-def test_without_a_directory_that_counters_do_not_persist_is_marked_and_not_logged(
+def test_without_a_directory_the_gap_is_marked_and_not_logged(
     environment: dict[str, str], tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO)
@@ -83,7 +83,7 @@ def test_without_a_directory_that_counters_do_not_persist_is_marked_and_not_logg
     assert not caplog.records
 
 
-def test_with_none_that_counters_do_not_persist_is_marked_with_the_first_figures(tmp_path: Path) -> None:
+def test_with_none_the_gap_is_marked_at_the_first_export(tmp_path: Path) -> None:
     environment = {"HOME": str(tmp_path), "RUNTIME_DIRECTORY": str(tmp_path / "run")}
     agent = open_attributor(config(state_dir="none"), REAL, ManualClock(), environment)
     assert agent is not None
@@ -250,7 +250,7 @@ def energy_j(collection: Collection | None, metric: str) -> float:
     return sum(point.value for point in family.points)
 
 
-def test_restored_counters_are_those_of_the_earlier_run(tmp_path: Path) -> None:
+def test_restored_counters_equal_the_counters_of_the_earlier_run(tmp_path: Path) -> None:
     clock = ManualClock()
     first = sampled(tmp_path / "s", clock, range(3))
     assert first.restored() is None
@@ -260,7 +260,7 @@ def test_restored_counters_are_those_of_the_earlier_run(tmp_path: Path) -> None:
     second.stop()
 
 
-def test_restored_counters_of_a_sidecar_are_those_of_its_pod(tmp_path: Path) -> None:
+def test_restored_counters_of_a_sidecar_cover_its_pod_only(tmp_path: Path) -> None:
     clock = ManualClock()
     pod = Pod(uid=CONTAINER.pod_uid)
     sampled(tmp_path / "s", clock, range(3), pod).stop()

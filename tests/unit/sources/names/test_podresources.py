@@ -351,7 +351,7 @@ def test_claims_of_two_pods_with_the_same_name_are_only_possible() -> None:
     assert (dict(one.claims), one.problems) == ({WHERE: (Claim(GPU),)}, ())
 
 
-def test_a_predecessors_gpu_is_only_possible_for_a_successor_without_one() -> None:
+def test_a_gpu_of_one_of_two_pods_with_the_same_name_is_a_possible_claim() -> None:
     pods = [pod("train-0", given("main", devices("nvidia.com/gpu", GPU))), pod("train-0", given("main"))]
     assert dict(parse_pods(pods_listing(pods), {}).claims) == {WHERE: (Claim(GPU, possible=True),)}
 

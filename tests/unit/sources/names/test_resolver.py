@@ -89,7 +89,7 @@ def test_an_engine_names_no_container_of_another_runtime_and_is_reported_once(
         assert resolution.reads[wrong].errors == (1 if cycle == 0 else 0)
 
 
-def test_a_user_engine_that_claims_a_container_of_root_gets_and_shadows_neither_its_names_nor_its_grant() -> None:
+def test_a_user_engine_neither_gets_nor_hides_names_and_grants_of_a_container_of_root() -> None:
     podman = read(
         known(WorkloadNames(container="victim"), Claim("0"), ref=replace(REF, runtime="podman")), speaker=PODMAN
     )

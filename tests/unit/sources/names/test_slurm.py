@@ -323,7 +323,7 @@ def hanging(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., Hanging]]
         each.let_go.set()
 
 
-def test_a_process_that_does_not_answer_costs_neither_its_job_nor_the_next_one(
+def test_a_process_that_does_not_respond_delays_neither_its_job_nor_the_next_one(
     node: Node, hanging: Callable[..., Hanging]
 ) -> None:
     reads = hanging(70)
@@ -334,7 +334,7 @@ def test_a_process_that_does_not_answer_costs_neither_its_job_nor_the_next_one(
     assert reads.reads == [70, 71, 80]
 
 
-def test_a_job_whose_only_process_does_not_answer_holds_nothing_back_and_is_named_when_it_does(
+def test_a_job_is_named_once_its_only_process_responds_and_delays_no_other(
     node: Node, hanging: Callable[..., Hanging]
 ) -> None:
     reads = hanging(70)

@@ -68,7 +68,7 @@ def test_the_driver_gets_the_version_and_no_earlier_bytes() -> None:
     assert found == [MEMORY.pack(pynvml.nvmlMemory_v2, 0, 0, 0, 0)] * 2
 
 
-def test_refused_memory_is_not_that_of_the_previous_read() -> None:
+def test_refused_memory_does_not_repeat_the_previous_read() -> None:
     into = memory_buffer()
     into.fill(writes(MEMORY.pack(pynvml.nvmlMemory_v2, 80, 1, 59, 20)))
     with pytest.raises(Unsupported):

@@ -240,7 +240,7 @@ Block devices:
 """
 
 
-def test_majors_are_those_of_the_drivers_character_devices() -> None:
+def test_majors_come_from_the_drivers_character_devices() -> None:
     assert parse_majors(DEVICES) == {195, 234, 511}
     assert parse_majors("Character devices:\n195 nvidia-frontend\n") == {195}
     for text in ("", "nvidia 195\n", "195  nvidia\n", "195 xnvidia\n", "٣ nvidia\n", "Block devices:\n195 nvidia\n"):
@@ -384,7 +384,7 @@ def test_the_length_of_maps_is_returned(tree: ProcTree, root_fd: int) -> None:
     assert maps_of(root_fd, 1 << 24) == MapsRead(1 << 30, length)
 
 
-def test_of_long_maps_no_more_than_the_limit_is_read_and_their_sum_is_absent(tree: ProcTree, root_fd: int) -> None:
+def test_long_maps_are_read_up_to_the_limit_and_have_no_sum(tree: ProcTree, root_fd: int) -> None:
     tree.add(7, maps=maps_line(0x200000000, 1 << 30) + maps_line(0x1000, 4096, "/lib/libc.so.6") * 50_000)
     read = maps_of(root_fd, 200_000)
     assert read.mapped_bytes is None
@@ -402,7 +402,7 @@ def test_without_a_cgroup_file_the_cgroup_is_empty(tree: ProcTree, root_fd: int)
         assert directory.cgroup() == ""
 
 
-def test_the_owner_of_a_process_is_that_of_its_directory(tree: ProcTree, root_fd: int) -> None:
+def test_the_owner_of_a_process_is_the_owner_of_its_directory(tree: ProcTree, root_fd: int) -> None:
     directory_path = tree.add(7)
     with ProcessDir(root_fd, 7) as directory:
         assert directory.owner_uid() == directory_path.stat().st_uid

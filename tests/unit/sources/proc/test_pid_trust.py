@@ -106,7 +106,7 @@ def test_without_utilization_nothing_else_changes() -> None:
     assert without_utilization([reading]) == (replace(reading, utilization=None),)
 
 
-def test_driver_pids_are_those_of_every_list_and_of_utilisation_rows() -> None:
+def test_driver_pids_come_from_every_list_and_from_utilisation_rows() -> None:
     reading = gpu(0, [listed(7), listed(7)], mig=[mig("MIG-1", (1, 0), [listed(6)]), mig("MIG-2", (2, 0), None)])
     assert driver_pids([]) == frozenset()
     assert driver_pids([gpu(0, None)]) == frozenset()

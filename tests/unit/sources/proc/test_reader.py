@@ -115,7 +115,7 @@ def test_what_was_read_before_the_hanging_file_is_kept(tree: ProcTree, source: P
     )  # fmt: skip
 
 
-def test_a_descriptor_whose_file_system_hangs_is_no_device_and_hides_none(
+def test_a_descriptor_on_a_hanging_file_system_is_not_a_device_and_hides_no_other(
     tree: ProcTree, source: ProcfsSource, hanging: Hanging
 ) -> None:
     tree.add(8, cgroup=cgroup(8), fds=["/dev/nvidia0"])
@@ -143,7 +143,7 @@ def test_facts_of_a_process_persist_while_it_hangs(
         assert cycles(source, clock, 1).processes[8] == before
 
 
-def test_no_second_read_is_made_of_a_process_that_hangs_and_it_is_read_again_after_a_pause(
+def test_a_process_that_hangs_is_read_again_only_after_a_pause(
     tree: ProcTree, source: ProcfsSource, clock: ManualClock, hanging: Hanging
 ) -> None:
     tree.add(8, cgroup=cgroup(8), fds=CUDA_FDS)
@@ -194,7 +194,7 @@ def test_a_process_that_starts_next_to_hanging_ones_is_read_in_its_first_cycle(
 # ---------------------------------------------------------------------------- many processes
 
 
-def test_of_one_container_only_a_few_reads_are_abandoned(
+def test_abandoned_reads_are_limited_per_container(
     tree: ProcTree, source: ProcfsSource, clock: ManualClock, hanging: Hanging
 ) -> None:
     hostile = range(100, 160)
@@ -367,7 +367,7 @@ def test_a_procfs_that_does_not_answer_for_long_is_unavailable(
     assert states == [SourceState.DEGRADED] * 3 + [SourceState.UNAVAILABLE] * 5
 
 
-def test_a_procfs_that_does_not_answer_gives_the_last_answer(
+def test_while_a_procfs_does_not_respond_the_last_read_is_used(
     tree: ProcTree, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     source = ProcfsSource(tree.root, clock, own_proc=tree.root, deadline_s=0.1)
@@ -442,7 +442,7 @@ def test_without_a_readable_thread_it_is_unidentified_and_not_the_host(tree: Pro
     assert read.unreadable == {"unidentified": 1}
 
 
-def test_a_stat_of_a_leader_that_exits_alone_is_not_that_of_a_process_with_other_threads() -> None:
+def test_a_leader_is_exiting_only_while_other_threads_run() -> None:
     assert not Stat(b"x", "Z", 0, 1, 1).is_leader_exiting
     assert Stat(b"x", "Z", 0, 2, 1).is_leader_exiting
 

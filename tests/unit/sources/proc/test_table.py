@@ -72,7 +72,7 @@ def test_a_node_in_a_slice_counts_at_once_until_a_complete_scan_without_it() -> 
     assert not process.is_holder
 
 
-def test_numbers_are_those_of_one_kind_of_node() -> None:
+def test_device_numbers_are_returned_by_kind_of_node() -> None:
     process = TrackedProcess(7, 7, None)
     process.add_scan(DeviceScan(frozenset({GPU0, GPU1, CONTROL, DeviceNode(DeviceKind.MIG_CAPABILITY, 12)}), 4, 0))
     assert process.numbers(DeviceKind.GPU) == {0, 1}

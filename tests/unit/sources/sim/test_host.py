@@ -89,7 +89,7 @@ def test_a_gpu_without_a_counter_has_power_only() -> None:
     assert reading(host).power_w == pytest.approx(40.0 + 20.0 + 50.0)
 
 
-def test_device_utilisation_is_that_of_the_last_second() -> None:
+def test_device_utilisation_covers_the_last_second() -> None:
     host, clock = start(world(process(1, use(0.5, bandwidth_ratio=0.8, encoder_ratio=0.2)), gpus=(gpu(),)))
     clock.advance(5.0)
     seen = reading(host)
@@ -177,7 +177,7 @@ def test_processes_with_an_open_device_are_found_and_others_only_by_pid() -> Non
     assert set(host.process_source().read((4, 99)).processes) == {1, 2, 3, 4}
 
 
-def test_process_facts_are_those_of_proc() -> None:
+def test_simulated_process_facts_equal_facts_from_proc() -> None:
     uses = use(memory=4 * GIB, uvm_factor=1.25), use(memory=2 * GIB, gpu=1)
     host, _ = start(world(process(7, *uses, start_s=-8.25), gpus=(gpu(0), gpu(1))))
     facts = host.process_source().read(()).processes[7]
