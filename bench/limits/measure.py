@@ -28,7 +28,7 @@ SETTLE_S: Final = 40.0
 """Two pushes and several cycles."""
 
 START_S: Final = 60.0
-_SERIES: Final = re.compile(rb"^otel_gpu_series\{?.* (\d+)$", re.MULTILINE)
+_SERIES: Final = re.compile(rb"^otel_gpu_series\{.* (\d+)$", re.MULTILINE)
 _DROPPED: Final = re.compile(rb"^otel_gpu_series_dropped\{.* (\d+)$", re.MULTILINE)
 
 
