@@ -17,7 +17,6 @@ from otel_gpu.view.text import (
     MEASURED,
     RESERVED,
     UNATTRIBUTED,
-    in_use,
     memory_kinds,
     percent,
     size,
@@ -62,7 +61,8 @@ def gpu_view(
         uuid=uuid,
         title=f"GPU {gpu.identity.index}",
         tone=HEALTH_TONES[reading.health],
-        in_use="" if split is None else in_use(split),
+        used="" if split is None else size(split.used_bytes),
+        of_all="" if split is None else f"of {size(split.limit_bytes)} in use",
         bars=bars,
         holders=_holders(split, held_parts, colours),
         figures=(

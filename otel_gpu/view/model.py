@@ -160,13 +160,14 @@ class GpuFigure(NamedTuple):
 class GpuView(NamedTuple):
     """One GPU. ``bars`` has the GPU's own bar and one per MIG instance. ``tone`` is how its state is drawn.
 
-    ``in_use`` is its memory in words, empty where that is unknown.
+    ``used`` and ``of_all`` are its memory in words, together one text; both are empty where that is unknown.
     """
 
     uuid: str
     title: str
     tone: Tone
-    in_use: str
+    used: str
+    of_all: str
     bars: tuple[Bar, ...]
     holders: tuple[Holder, ...]
     figures: tuple[GpuFigure, ...]

@@ -116,11 +116,6 @@ def out_of(part_bytes: int, all_bytes: int) -> str:
     return f"{part.removesuffix(f' {unit}')}/{whole_} {unit}"
 
 
-def in_use(split: MemorySplit) -> str:
-    """The memory of a GPU in words."""
-    return f"{size(split.used_bytes)} of {size(split.limit_bytes)} in use"
-
-
 def percent(ratio: float | None) -> str:
     """A ratio of 0 to 1 in percent."""
     return UNKNOWN if ratio is None else f"{ratio * 100:.0f} %"

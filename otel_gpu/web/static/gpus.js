@@ -24,7 +24,7 @@ function createCard(gpu, names, words) {
   }
   card.append(
     el("header", {}, title, el("span", { class: "state" })),
-    el("p", { class: "amount" }),
+    el("p", { class: "amount" }, el("b"), " ", el("span")),
     el("div", { class: "bars" }),
     el("ul", { class: "holders" }),
     figures,
@@ -41,8 +41,9 @@ function updateCard(card, gpu, history, view) {
   setAttribute(find("h3"), "title", gpu.uuid);
   setText(find(".state"), cells.state.reason);
   setAttribute(find(".state"), "class", `state tone-${gpu.tone}`);
-  setHidden(find(".amount"), gpu.in_use === "");
-  setText(find(".amount"), gpu.in_use);
+  setHidden(find(".amount"), gpu.used === "");
+  setText(find(".amount b"), gpu.used);
+  setText(find(".amount span"), gpu.of_all);
   updateBars(find(".bars"), gpu);
   updateHolders(find(".holders"), gpu.holders);
   gpu.figures.forEach(({ column, limit, plot }, number) => {
