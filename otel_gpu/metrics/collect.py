@@ -32,8 +32,8 @@ _OF_PROCESSES: Final[Attributes] = {"otel_gpu.series.kind": "process"}
 
 MAX_SERIES: Final = 60_000
 """Series in a collection. Each takes 4.5 kB at most while it is collected, rendered, pushed and received by slow
-clients (docs/limits.md), so that an agent needs about 320 MB. Workloads and processes are capped, and only a host at both caps
-with prices has more: then series of processes are left out."""
+clients (docs/limits.md), so that an agent needs about 320 MB. Workloads and processes are capped, and only a host at
+both caps with prices has more: then series of processes are left out."""
 
 _RESUME_RATIO: Final = 0.9
 """The share of the limit that all series must fit into before those of processes are exported again."""

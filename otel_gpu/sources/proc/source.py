@@ -113,7 +113,7 @@ class ProcfsSource:
             MAPS_BYTES_PER_PROCESS,
         )
         procfs = Procfs(root, device_dir, root / "devices" if devices_file is None else devices_file)
-        self._reader = ProcessReader(procfs, limits, stall_s=stall_s)
+        self._reader = ProcessReader(procfs, limits, stall_s=min(stall_s, deadline_s / 2))
         ticks_per_second = ticks_per_second or os.sysconf("SC_CLK_TCK")
         self._facts = FactsBuilder(root, self._reader, parse_workload, ticks_per_second, intervals)
         self._intervals = intervals

@@ -118,7 +118,7 @@ def test_flags_that_only_the_agent_supports_give_one_warning_each(caplog: pytest
     assert [record.levelname for record in caplog.records] == ["WARNING", "WARNING"]
     retention, level = (record.getMessage() for record in caplog.records)
     assert retention == (
-        "my-gpu-exporter-flags: --metric-retention is '1h'; a listener cannot keep processes "
+        "--my-gpu-exporter-flags: --metric-retention is '1h'; a listener cannot keep processes "
         "for longer than the agent: its --retention is the limit"
     )
-    assert level == ("my-gpu-exporter-flags: --log-level is 'debug'; the agent has one log: its --log-level decides")
+    assert level == ("--my-gpu-exporter-flags: --log-level is 'debug'; the agent has one log: its --log-level decides")

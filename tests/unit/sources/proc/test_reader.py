@@ -330,14 +330,14 @@ def test_a_process_that_is_slow_again_and_again_is_left_alone_for_a_while(
 def test_a_process_that_is_being_read_when_the_cycle_ends_has_no_fault(
     tree: ProcTree, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    source = ProcfsSource(tree.root, clock, own_proc=tree.root, deadline_s=0.2, stall_s=10)
-    slow = Slow(tree, monkeypatch, 0.15)
+    source = ProcfsSource(tree.root, clock, own_proc=tree.root, deadline_s=1, stall_s=10)
+    slow = Slow(tree, monkeypatch, 0.4)
     for pid in (7, 8, 9):
         tree.add(pid, cgroup=cgroup(pid), fds=["/dev/nvidia0"])
         slow.add(pid)
     for _ in range(2):
         assert source.read([7, 8, 9]).unreadable == {}
-        time.sleep(0.3)
+        time.sleep(0.5)
         clock.advance(1)
 
 
