@@ -20,10 +20,10 @@ from otel_gpu.web.router import TLS_REQUIRED, EncodedResponse, Router
 if TYPE_CHECKING:
     import ssl
 
-_MAX_REQUEST_BYTES: Final = 128 * 1024
+_MAX_REQUEST_BYTES: Final = 32 * 1024
 """Request line and headers together. The parser has limits for a line and for the number of headers."""
 
-_CHUNK_BYTES: Final = 64 * 1024
+_CHUNK_BYTES: Final = 32 * 1024
 _END_OF_HEAD: Final = re.compile(rb"\n\r?\n|\A\r?\n")
 _RESET: Final = struct.pack("ii", 1, 0)  # socket(7): linger for 0 s
 _TLS_HANDSHAKE: Final = b"\x16"  # RFC 8446, 5.1: the content type of a client's first record

@@ -13,7 +13,7 @@ from typing import Final, NamedTuple
 
 from otel_gpu.web.response import Response
 
-_MAX_LINE_BYTES: Final = 64 * 1024
+_MAX_LINE_BYTES: Final = 16 * 1024
 _MAX_HEADERS: Final = 100
 
 _END_OF_HEAD: Final = re.compile(rb"\n\r?\n")

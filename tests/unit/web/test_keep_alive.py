@@ -328,10 +328,10 @@ def test_one_tls_handshake_is_enough_for_many_requests(pki: Pki) -> None:
 def test_bytes_that_tls_has_buffered_are_the_next_request(pki: Pki) -> None:
     """A request of the largest size: no event comes for what TLS has read beyond its end."""
     line = b"GET /?large HTTP/1.1\r\nHost: localhost\r\n"
-    left = 128 * 1024 - len(line) - 3 * len(b"X: \r\n") - 2
+    left = 32 * 1024 - len(line) - 3 * len(b"X: \r\n") - 2
     sizes = (left // 3, left // 3, left - 2 * (left // 3))
     raw = line + b"".join(b"X: %s\r\n" % (b"x" * size) for size in sizes) + b"\r\n"
-    assert len(raw) == 128 * 1024
+    assert len(raw) == 32 * 1024
     with serving(ROUTES, web_config=pki.config()) as server, ExitStack() as stack:
         client = Client(stack, server.address)
         client.socket = stack.enter_context(pki.client().wrap_socket(client.socket, server_hostname="127.0.0.1"))
