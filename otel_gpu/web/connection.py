@@ -129,13 +129,13 @@ class Connection:
         self.stream = response.stream
         self._keep_alive = response.keep_alive
         self.last_frame = None if response.stream is None else response.stream.body_frame
-        self.started_s = now_s
+        self.started_s = self.progress_s = now_s
 
     def start_frame(self, frame: Body, now_s: float) -> None:
         """Set the frame that the next steps send. Everything before it must be sent."""
         self.body = frame
         self._unsent = [memoryview(frame.data)]
-        self.started_s = now_s
+        self.started_s = self.progress_s = now_s
 
     def close(self) -> None:
         """Close the connection, with a TLS close_notify that is not waited for.
@@ -151,8 +151,9 @@ class Connection:
                 self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET)
             elif self._tls is not None and self._handshake_done:
                 self._tls.unwrap()
-        with suppress(OSError):
-            self.socket.shutdown(socket.SHUT_WR)
+        if not is_incomplete:
+            with suppress(OSError):
+                self.socket.shutdown(socket.SHUT_WR)
         self.socket.close()
 
     def _handshake(self) -> None:

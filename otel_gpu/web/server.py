@@ -57,9 +57,6 @@ _HEARTBEAT: Final = Body(b":\n\n")
 _ACCEPT_RETRY_S: Final = 0.1
 """Delay after accept() has failed and there is no connection to close."""
 
-_STALLED_S: Final = 0.5
-"""A client that has sent and read nothing for this time is closed for a new connection before one that has."""
-
 _START: Final = attrgetter("started_s")
 _PROGRESS: Final = attrgetter("progress_s")
 
@@ -83,15 +80,15 @@ class Limits:
     """Limits of a server, for all its listeners together.
 
     ``client_timeout_s`` is for each of: receiving a whole request, TLS handshake included; sending a whole response or
-    frame; waiting for room for a response. A client that still reads its response has ``reader_timeout_s``. While a
-    response waits, ``busy_client_timeout_s`` is the timeout for sending the others. ``idle_timeout_s`` is for the next
+    frame; waiting for room for a response. A client that still reads its response has ``reader_timeout_s``. One that
+    has sent and read nothing for ``stalled_s`` is closed before others at any limit. ``idle_timeout_s`` is for the next
     request of a keep-alive connection; it is longer than a minute, so that a scrape per minute needs no new connection.
     A stream without a new frame gets a comment every ``heartbeat_s``.
     """
 
     client_timeout_s: float = 5.0
     reader_timeout_s: float = 10.0
-    busy_client_timeout_s: float = 1.0
+    stalled_s: float = 1.0
     idle_timeout_s: float = 90.0
     max_connections: int = 512
     max_threads: int = 16
@@ -289,7 +286,7 @@ class EventLoop:
 
         A client that sends and reads nothing is slower than any that does.
         """
-        stalled_s = time.monotonic() - _STALLED_S
+        stalled_s = time.monotonic() - self._limits.stalled_s
         stalled = [each for each in self._active if each.progress_s <= stalled_s]
         victim = next(iter(self._idle), None) or min(stalled, key=_PROGRESS, default=next(iter(self._active), None))
         if victim is not None:
@@ -396,7 +393,7 @@ class EventLoop:
         deadline_s = connection.started_s + self._limits.client_timeout_s
         if connection.body is None:
             return deadline_s
-        still_reads_until_s = connection.progress_s + _STALLED_S
+        still_reads_until_s = connection.progress_s + self._limits.stalled_s
         return max(deadline_s, min(still_reads_until_s, connection.started_s + self._limits.reader_timeout_s))
 
     def _resume_waiting(self) -> None:
@@ -415,23 +412,23 @@ class EventLoop:
         self._waiting.clear()
 
     def _drop_slowest_receiver(self) -> bool:
-        """Close the client that has received its response for longest, first of those that read nothing.
+        """Close a client that receives a response, for another response that waits; ``False`` if there is none.
 
-        Of these, the ones that receive an old cycle come first. ``False`` if none has had the time that clients have
-        while another waits.
+        First come clients that have read nothing for a while: of these, those that receive an old cycle, then the one
+        that began first. Clients that still read are closed only after ``client_timeout_s``.
         """
         now_s = time.monotonic()
-        oldest_s, stalled_s = now_s - self._limits.busy_client_timeout_s, now_s - _STALLED_S
-
-        def order(connection: Connection) -> tuple[bool, bool, float]:
-            is_newest = connection.body is not None and self._bodies.is_newest(connection.body)
-            return connection.progress_s > stalled_s, is_newest, connection.started_s
-
-        slow = [each for each in self._active if each.body is not None and each.started_s <= oldest_s]
-        victim = min(slow, key=order, default=None)
+        receiving = [each for each in self._active if each.body is not None]
+        stalled = [each for each in receiving if each.progress_s <= now_s - self._limits.stalled_s]
+        late = [each for each in receiving if each.started_s <= now_s - self._limits.client_timeout_s]
+        victim = min(stalled or late, key=self._receiver_order, default=None)
         if victim is not None:
             self._drop(victim, "replaced by a new response")
         return victim is not None
+
+    def _receiver_order(self, connection: Connection) -> tuple[bool, float]:
+        is_newest = connection.body is not None and self._bodies.is_newest(connection.body)
+        return is_newest, connection.started_s
 
     # -- worker threads -------------------------------------------------------------
 
