@@ -93,8 +93,8 @@ def _hosts(record: Mapping[str, Any]) -> Iterator[str]:
 
 def _events(events: Mapping[str, Any]) -> Iterator[str]:
     yield (
-        f"{events['events']:,} events of an engine with {events['containers']} containers, sent at once: the agent knows "
-        f"the last name after {events['seconds']:.1f} s,"
+        f"{events['events']:,} events of an engine with {events['containers']} containers, sent at once: the agent "
+        f"knows the last name after {events['seconds']:.1f} s,"
     )
     yield (
         f"with {events['cpu_s'] * 1e3:.0f} ms of CPU and {events['requests']} requests to the engine. One core follows "
