@@ -64,7 +64,7 @@ def _lines(section: str, record: Mapping[str, Any]) -> Iterator[str]:
     if section == "hosts":
         yield from _hosts(record)
     if section == "events":
-        yield _events(record["events"])
+        yield from _events(record["events"])
 
 
 def _hosts(record: Mapping[str, Any]) -> Iterator[str]:
@@ -91,11 +91,14 @@ def _hosts(record: Mapping[str, Any]) -> Iterator[str]:
         )
 
 
-def _events(events: Mapping[str, Any]) -> str:
-    return (
-        f"{events['events']:,} events of an engine with {events['containers']} containers, sent at once: the last name "
-        f"is known after {events['seconds']:.1f} s, with {events['cpu_s']:.2f} s of CPU and {events['requests']} "
-        f"requests to the engine: {events['events'] / events['seconds']:,.0f} events per second."
+def _events(events: Mapping[str, Any]) -> Iterator[str]:
+    yield (
+        f"{events['events']:,} events of an engine with {events['containers']} containers, sent at once: the agent "
+        f"knows the last name after {events['seconds']:.1f} s,"
+    )
+    yield (
+        f"with {events['cpu_s'] * 1e3:.0f} ms of CPU and {events['requests']} requests to the engine. One core follows "
+        f"{round(events['events'] / events['cpu_s'], -4):,.0f} events per second."
     )
 
 

@@ -6,6 +6,7 @@ import logging
 import os
 import signal
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
@@ -261,6 +262,31 @@ def test_a_reader_takes_the_last_report_when_the_next_one_is_late() -> None:
         gate.open.clear()
         bench.clock.advance(60)
         assert bench.sampler.fresh(wait_s=0.05) is first
+
+
+def test_readers_of_a_late_cycle_wait_together_and_not_one_after_the_other() -> None:
+    gate = Gate()
+    gate.open.set()
+    with started(on_read=gate) as bench:
+        bench.sampler.wait_for_cycle(0, PATIENCE_S)
+        gate.open.clear()
+        bench.clock.advance(60)
+        started_s = time.monotonic()
+        reports = [bench.sampler.fresh(wait_s=0.5) for _ in range(100)]
+        assert time.monotonic() - started_s < 100 * 0.5 / 2
+        assert set(map(id, reports)) == {id(bench.engine.latest)}
+
+
+def test_a_reader_during_a_cycle_waits_for_it_and_asks_for_no_other() -> None:
+    gate = Gate()
+    with started(on_read=gate) as bench:
+        assert gate.reached.wait(PATIENCE_S)
+        for _ in range(3):
+            bench.sampler.fresh(max_age_s=PATIENCE_S, wait_s=0)
+        gate.open.set()
+        bench.sampler.wait_for_cycle(0, PATIENCE_S)
+        assert not bench.sampler.wait_for_cycle(1, 0.2) > 1
+        assert bench.gpus.reads == 1
 
 
 def test_concurrent_readers_share_one_cycle() -> None:
