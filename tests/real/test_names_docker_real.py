@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from otel_gpu.bounded_io import printable
 from tests.agent_process import AgentProcess, agent_process
 from tests.nvml_stub.build import build
 from tests.nvml_stub.world import World
@@ -124,7 +125,7 @@ def test_a_container_with_a_gpu_and_no_process_is_allocated_until_it_ends(engine
             for labels, _ in series(running, "gpu_workload_access")
             if labels["container_name"] == "given"
         )
-        assert note == HOSTILE
+        assert note == printable(HOSTILE)  # a line break would reach a terminal
         states = {
             labels["otel_gpu_state"]: value
             for labels, value in series(running, "otel_gpu_source_state")

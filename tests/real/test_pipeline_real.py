@@ -13,6 +13,7 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from otel_gpu.attribution.attributor import Attributor
+from otel_gpu.bounded_io import printable
 from otel_gpu.export.otlp_encoder import encode
 from otel_gpu.export.prometheus import Exposition, PrometheusRenderer
 from otel_gpu.metrics.agent_values import SelfStats
@@ -219,5 +220,5 @@ def test_what_a_job_says_of_itself_is_on_one_metric_on_both_routes(tmp_path: Pat
     labels = {name: dict(found) for name, found in own}
     assert {name for name, found in labels.items() if "slurm_job_name" in found} == {"gpu_workload_info"}
     info = labels["gpu_workload_info"]
-    assert {info[label_name(key)] for key in DECLARED_KEYS} == {text}
+    assert {info[label_name(key)] for key in DECLARED_KEYS} == {printable(text)}
     assert (info["gpu_workload_name"], info["slurm_job_id"]) == ("184219", "184219")

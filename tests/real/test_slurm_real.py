@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 
+from otel_gpu.bounded_io import printable
 from otel_gpu.clock import ManualClock, SystemClock
 from otel_gpu.model import WorkloadKind, WorkloadRef
 from otel_gpu.sources.base import Claim, NameRead
@@ -122,7 +123,7 @@ def test_what_a_job_says_of_itself_is_on_one_metric_and_in_the_views(stub_dir: P
     points = [point for point in points_of(exported) if point.get("slurm.job.id") == JOB]
     assert {point.name for point in points if "slurm.job.name" in dict(point.attributes)} == {"gpu.workload.info"}
     [info] = [point for point in points if point.name == "gpu.workload.info"]
-    assert DECLARED.items() <= dict(info.attributes).items()
+    assert {key: printable(text) for key, text in DECLARED.items()}.items() <= dict(info.attributes).items()
     assert f'"name":{json.dumps(VARIABLES["SLURM_JOB_NAME"])}' in shown.replace(": ", ":")
     [slurm] = [line for line in doctor.splitlines() if line.split()[1] == "slurm"]
     assert slurm.startswith("ok ")
