@@ -79,7 +79,7 @@ def work():
 threading.Thread(target=work).start()
 ctypes.CDLL(None).syscall(60, 0)  # exit of this thread alone, on x86-64
 """
-"""Its main thread ends while another one goes on with the GPU open."""
+"""Its main thread ends, and another thread keeps the GPU open."""
 
 NEWCOMER: Final = """
 held = [os.open(name, os.O_RDWR) for name in sys.argv[2:]]
